@@ -1,0 +1,1 @@
+// Layout of adapters inside a slot.

@@ -1,0 +1,1 @@
+// Model specs: checks, tensor list, rotary frequencies.

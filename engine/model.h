@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/weights.h"
+
+/// What a decoder is: numbers that never change after load. Where its weights lie is `plan.h`; what a step scribbles
+/// on, the backend's.
+namespace duet {
+
+enum class RopeKind : std::uint8_t { standard, linear, llama3, yarn };
+
+/// Rotary embedding. Inverse frequencies are `inverse_frequencies(spec)`, cos and sin are multiplied by
+/// `attention_factor`.
+struct RopeSpec {
+  RopeKind kind = RopeKind::standard;
+  double theta = 10000.0;
+  double factor = 1.0;                       ///< linear, llama3, yarn.
+  double low_frequency_factor = 1.0;         ///< llama3.
+  double high_frequency_factor = 4.0;        ///< llama3.
+  double original_max_position_tokens = 0;   ///< llama3, yarn.
+  double beta_fast = 32.0, beta_slow = 1.0;  ///< yarn.
+  bool truncate = true;                      ///< yarn: correction range rounded to whole dimensions.
+  double attention_factor = 1.0;             ///< yarn: resolved by the loader as transformers resolves it.
+
+  friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
+};
+
+struct ModelSpec {
+  std::string architecture;  ///< "Qwen2ForCausalLM", ... as the config names it.
+  int layers = 0;
+  int hidden = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_size = 0;
+  int mlp = 0;         ///< Width between gate/up and down.
+  int vocabulary = 0;  ///< Rows of embedding and head; may exceed the tokenizer's.
+  int max_position_tokens = 0;
+  double norm_epsilon = 1e-6;
+  bool query_key_value_bias = false;
+  bool output_bias = false;
+  bool mlp_bias = false;
+  bool query_key_norm = false;     ///< RMSNorm over each head of q and k before rotation (Qwen3).
+  bool tied_head = false;          ///< logits = embedding * h.
+  int sliding_window_tokens = 0;   ///< 0: none. A layer that slides sees positions (p - window, p].
+  std::vector<bool> layer_slides;  ///< [layers] when sliding_window_tokens > 0.
+  RopeSpec rope;
+  std::vector<std::int32_t> end_ids;  ///< Union of every source; generation stops on any.
+  std::int32_t begin_id = -1;         ///< -1: none.
+
+  int query_width() const { return query_heads * head_size; }
+  int kv_width() const { return kv_heads * head_size; }
+  friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
+};
+
+/// Throws Error(bad_file) naming `source` and the field when numbers contradict each other or are absurd (overflow,
+/// zero, negative).
+void check(const ModelSpec& spec, std::string_view source);
+
+/// [head_size / 2] inverse frequencies, float64 maths rounded once, as transformers computes them.
+std::vector<float> inverse_frequencies(const RopeSpec& rope, int head_size);
+
+/// Bytes of KV one token costs: 2 * layers * kv_heads * head_size * element_bytes.
+std::int64_t kv_bytes_per_token(const ModelSpec& spec, int element_bytes);
+
+enum class TensorRole : std::uint8_t {
+  embedding,
+  head,
+  linear,
+  vector
+};  ///< vector: norms and biases, always float32 in memory.
+
+/// The matrices of a decoder, by place. `layer` is -1 for embedding, final norm and head.
+enum class Part : std::uint8_t {
+  embedding,
+  head,
+  final_norm,
+  input_norm,
+  query,
+  key,
+  value,
+  output,
+  post_attention_norm,
+  gate,
+  up,
+  down,
+  query_bias,
+  key_bias,
+  value_bias,
+  output_bias,
+  gate_bias,
+  up_bias,
+  down_bias,
+  query_norm,
+  key_norm
+};
+
+struct TensorRow {
+  std::string name;  ///< As in Hugging Face files: "model.layers.0.self_attn.q_proj.weight".
+  Part part = Part::embedding;
+  int layer = -1;
+  TensorRole role = TensorRole::linear;
+  std::int64_t rows = 0;  ///< Vectors: 1.
+  std::int64_t columns = 0;
+};
+
+/// The one list of tensors: loaders, plan, backends, packer and tests ask it. A tied head has no row of its own.
+/// Order: embedding, layers ascending (parts in enum order), final norm, head.
+std::vector<TensorRow> tensors_of(const ModelSpec& spec);
+
+}  // namespace duet

@@ -1,0 +1,1 @@
+// Block formats: tables and exact decoding.

@@ -1,0 +1,1 @@
+// The fast model first, then the deep one.

@@ -1,0 +1,1 @@
+// Requests through pages, scheduler and backend.

@@ -1,0 +1,1 @@
+// Stop strings across token borders.

@@ -1,0 +1,1 @@
+// Layout of one matrix in memory.

@@ -1,0 +1,1 @@
+// bitsandbytes 4-bit checkpoints.

@@ -1,0 +1,1 @@
+// Which family's template a checkpoint has.

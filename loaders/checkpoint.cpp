@@ -1,0 +1,1 @@
+// Checkpoint folders as weight sources.

@@ -1,0 +1,1 @@
+// Router rules from JSON.

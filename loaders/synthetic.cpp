@@ -1,0 +1,1 @@
+// Random checkpoints of real shapes.
