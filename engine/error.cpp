@@ -13,7 +13,7 @@ std::string_view name_of(Code code) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
-Error::Error(Code code, std::string what, std::string fix) : code_(code), text_(std::move(what)) {
+Error::Error(Code code, std::string what, std::string_view fix) : code_(code), text_(std::move(what)) {
   text_ += '.';
   if (!fix.empty()) {
     text_ += ' ';

@@ -31,7 +31,7 @@ DUET_API std::string_view name_of(Code code);
 class DUET_API Error : public std::exception {
  public:
   /// `what` and `fix` carry no final full stop; `fix` may be empty.
-  Error(Code code, std::string what, std::string fix = {});
+  Error(Code code, std::string what, std::string_view fix = {});
 
   const char* what() const noexcept override { return text_.c_str(); }  ///< "<what>. <fix>."
   Code code() const noexcept { return code_; }
