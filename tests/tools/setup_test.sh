@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/setup.sh on machines that are not this one: stand-ins for dpkg-query, apt-get, id and sudo decide what it sees.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/../.." && pwd)
+root=$(cd "${0%/*}/../.." && pwd)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
@@ -15,7 +15,7 @@ run() {  # status of need_packages with only the stand-ins and bash on PATH
 
 stand_in env 'while [[ "$1" == *=* ]]; do shift; done; exec "$@"'
 stand_in dpkg-query 'exit 1'
-stand_in apt-get 'echo "apt-get $*" >>"$(dirname "$0")/apt.log"'
+stand_in apt-get 'echo "apt-get $*" >>"${0%/*}/apt.log"'
 
 # Neither root nor sudo: it lists the packages and stops.
 stand_in id 'echo 1000'
@@ -37,7 +37,7 @@ grep -q 'could not install: wanted-package' "$stage/out" || fail "a failed insta
 
 # Everything there: nothing is called, nothing is printed.
 stand_in dpkg-query 'echo installed'
-stand_in apt-get 'echo called >>"$(dirname "$0")/late.log"'
+stand_in apt-get 'echo called >>"${0%/*}/late.log"'
 [ "$(run)" = 0 ] || fail "with all packages it must succeed"
 [ ! -s "$stage/out" ] && [ ! -e "$stage/late.log" ] || fail "with all packages it must stay silent"
 
