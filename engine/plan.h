@@ -2,7 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "engine/adapter.h"
@@ -20,6 +24,38 @@ struct Region {
   std::size_t bytes = 0;
 };
 
+/// Cuts one block into regions, each aligned to kRegionAlignment. Counting and placing are the same lines: without a
+/// base `take` only counts (arrays come back empty), with one it also hands out the memory. The base itself must be
+/// aligned to kRegionAlignment.
+class Carver {
+ public:
+  static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+
+  /// Throws Error(internal) when `base` is not aligned.
+  explicit Carver(std::size_t limit = kUnlimited, std::byte* base = nullptr);
+
+  /// Throws Error(no_room), naming the region, when fewer than `bytes` are left.
+  Region take(std::string_view name, std::size_t bytes);
+
+  /// `count` elements; an empty span while counting. T needs no construction.
+  template <class T>
+  std::span<T> take_array(std::string_view name, std::size_t count) {
+    static_assert(std::is_trivial_v<T>, "the arena holds plain data only");
+    const std::size_t offset = take_offset(name, bytes_of(name, count, sizeof(T)));
+    return base_ == nullptr ? std::span<T>() : std::span<T>(reinterpret_cast<T*>(base_ + offset), count);
+  }
+
+  std::size_t used() const { return used_; }
+
+ private:
+  static std::size_t bytes_of(std::string_view name, std::size_t count, std::size_t size);
+  std::size_t take_offset(std::string_view name, std::size_t bytes);
+
+  std::size_t limit_;
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
 /// Limits every step keeps; scratch is sized by them.
 struct StepLimits {
   int prefill_chunk_tokens = 256;
@@ -33,7 +69,7 @@ struct BackendFacts {
   std::string name;               ///< "host", "cuda"
   int kv_element_bytes = 4;       ///< host 4 (the oracle), cuda 2.
   std::size_t context_bytes = 0;  ///< Outside the arena but inside the budget (CUDA context); 0 on the host.
-  /// Scratch one model's steps need; the region is the largest of all models.
+  /// Scratch one model's steps need; the region is the largest of all models. Null: none.
   std::size_t (*scratch_bytes)(const ModelSpec&, const StepLimits&) = nullptr;
 };
 
@@ -89,13 +125,31 @@ struct Plan {
   std::size_t total_bytes() const { return arena_bytes + context_bytes; }
 };
 
-/// Throws Error(no_room) with the sum, the budget and what would make it fit.
+constexpr std::int64_t kDefaultKvTokens = 4096;
+constexpr std::int64_t kFewestTokensPerPage = 16;
+
+/// Lays the arena out:
+///   bases     one region a tensor; models of equal `base_identity` share one base.
+///   adapters  `adapter_slots` regions of `adapter_slot_bytes` for each model.
+///   pages     page_bytes = kFewestTokensPerPage tokens of the model whose tokens cost most, rounded up to
+///             kRegionAlignment; every model fits tokens_per_page = page_bytes / kv_bytes_per_token into one.
+///             page_count = the largest over models of ceil(kv_tokens / tokens_per_page), so each model could hold
+///             `kv_tokens` if it had the pool alone. kv_tokens 0: kDefaultKvTokens, less for a model with fewer
+///             positions. A model's longest sequence (max_context_tokens) always fits the pool.
+///   scratch   the largest of all models.
+/// `limits.prefill_chunk_tokens` never exceeds the longest sequence.
+/// Throws Error(no_room) with the sum, the budget and what would make it fit; Error(invalid_argument) for a request
+/// that makes no sense.
 Plan make_plan(const PlanRequest& request);
 
-/// The table of `--plan`: regions grouped by model with bytes, total against budget, KV cost per 1,000 tokens.
+/// The table of `--plan`: regions grouped by model with bytes, total against budget, KV cost per 1,000 tokens. Equal
+/// regions of consecutive layers share a line.
 std::string table_of(const Plan& plan);
 
 /// "1.50 GiB", "12.0 MiB", "512 B".
 std::string human_bytes(std::uint64_t bytes);
+
+/// "6,442,450,944".
+std::string grouped_digits(std::uint64_t value);
 
 }  // namespace duet
