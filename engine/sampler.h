@@ -37,8 +37,19 @@ std::size_t sample_scratch_floats(std::int64_t vocabulary);
 /// `logits` [vocabulary], raw. `scratch` holds at least sample_scratch_floats(logits.size()).
 SampleResult sample(std::span<const float> logits, const SampleRules& rules, std::span<float> scratch);
 
+/// The distribution `sample` draws from: `probabilities` [vocabulary], zero where an id is never chosen. At temperature
+/// 0 the arg-max has 1. False (nothing written) where `sample` would say that the row is not finite.
+bool distribution_of(std::span<const float> logits, const SampleRules& rules, std::span<float> scratch,
+                     std::span<double> probabilities);
+
+/// Philox4x32-10: ten rounds over a 128-bit counter under a 64-bit key (Salmon et al., SC 2011).
+std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+
 /// Uniform in [0, 1): 53 bits of a counter-based generator (Philox4x32-10, Salmon et al. 2011) keyed by seed and draw.
 double uniform_of(std::uint64_t seed, std::uint64_t draw);
+
+/// A logit bias may not lie beyond this: past it sums lose the logit itself.
+constexpr float kMaxLogitBias = 1e9F;
 
 /// Empty when the settings make sense; else the sentence that says which does not.
 std::string check_sampling(const Sampling& sampling, std::int32_t vocabulary);

@@ -41,23 +41,25 @@ struct WeightOptions {
 };
 
 struct AdapterOptions {
-  std::string name;    ///< Unique within its model; requests choose by it.
-  std::string path;    ///< PEFT folder: adapter_config.json and adapter_model.safetensors.
-  double scale = 1.0;  ///< Multiplies the adapter's own alpha / r.
+  std::string name = {};  ///< Unique within its model; requests choose by it.
+  std::string path = {};  ///< PEFT folder: adapter_config.json and adapter_model.safetensors.
+  double scale = 1.0;     ///< Multiplies the adapter's own alpha / r.
 };
 
 struct ModelOptions {
-  std::string name;  ///< Unique; requests choose by it.
-  std::string path;  ///< Hugging Face folder or packed .duet file. The same base named twice is held once.
-  std::vector<AdapterOptions> adapters;  ///< Loaded at open; the first one is the default of requests that name none.
-  WeightOptions weights;
-  std::string chat_template;  ///< Empty: recognised from the checkpoint. Or a family's name: "chatml", "llama3", ...
-  int adapter_slots = 0;      ///< Room for adapters at one time; 0: as many as `adapters`. More may be loaded later.
-  int adapter_rank = 0;       ///< Room a slot keeps: rank on all projections; 0: what the largest of `adapters` needs.
+  std::string name = {};  ///< Unique; requests choose by it.
+  std::string path = {};  ///< Hugging Face folder or packed .duet file. The same base named twice is held once.
+  std::vector<AdapterOptions> adapters =
+      {};  ///< Loaded at open; the first one is the default of requests that name none.
+  WeightOptions weights = {};
+  std::string chat_template =
+      {};                 ///< Empty: recognised from the checkpoint. Or a family's name: "chatml", "llama3", ...
+  int adapter_slots = 0;  ///< Room for adapters at one time; 0: as many as `adapters`. More may be loaded later.
+  int adapter_rank = 0;   ///< Room a slot keeps: rank on all projections; 0: what the largest of `adapters` needs.
 };
 
 struct Options {
-  std::vector<ModelOptions> models;
+  std::vector<ModelOptions> models = {};
   Device device = Device::automatic;
   std::uint64_t budget = std::uint64_t{6} << 30;  ///< Everything, on a GPU the context included.
   std::int64_t kv_tokens =
@@ -70,8 +72,8 @@ struct Options {
 };
 
 struct Message {
-  std::string role;  ///< "system", "user", "assistant".
-  std::string content;
+  std::string role = {};  ///< "system", "user", "assistant".
+  std::string content = {};
 };
 
 struct LogitBias {
@@ -86,24 +88,24 @@ struct Sampling {
   double top_p = 1;               ///< In [0, 1]; 0 keeps one token.
   double min_p = 0;               ///< In [0, 1].
   double repetition_penalty = 1;  ///< Above 0; over prompt and answer, as transformers does.
-  std::vector<LogitBias> logit_bias;
+  std::vector<LogitBias> logit_bias = {};
   std::uint64_t seed = 0;  ///< The same seed and request give the same answer, whatever runs beside it.
 };
 
 /// Text comes as `messages` (chat template), `prompt` (raw text; special tokens in it are parsed) or `prompt_ids`;
 /// exactly one.
 struct Request {
-  std::string model;
-  std::string adapter;         ///< Empty: the model's default. "none": the base alone.
+  std::string model = {};
+  std::string adapter = {};    ///< Empty: the model's default. "none": the base alone.
   double adapter_scale = 1.0;  ///< Multiplies the scale given when the adapter was loaded.
-  std::vector<Message> messages;
-  std::string prompt;
-  std::vector<std::int32_t> prompt_ids;
-  Sampling sampling;
+  std::vector<Message> messages = {};
+  std::string prompt = {};
+  std::vector<std::int32_t> prompt_ids = {};
+  Sampling sampling = {};
   int max_tokens = 256;
-  std::vector<std::string> stop;   ///< The answer ends before the earliest match; none may be empty.
-  bool ignore_end_tokens = false;  ///< For benchmarks: only `max_tokens` and `stop` end the answer.
-  int max_length_tokens = 1024;    ///< Longest prompt taken; see `length_policy`.
+  std::vector<std::string> stop = {};  ///< The answer ends before the earliest match; none may be empty.
+  bool ignore_end_tokens = false;      ///< For benchmarks: only `max_tokens` and `stop` end the answer.
+  int max_length_tokens = 1024;        ///< Longest prompt taken; see `length_policy`.
   LengthPolicy length_policy = LengthPolicy::reject;
   int logprobs = 0;     ///< N best per generated token, 0 to 20.
   int priority = 0;     ///< Higher first; equal ones in order of arrival.
@@ -117,8 +119,8 @@ struct TokenLogprob {
 
 struct GeneratedToken {
   std::int32_t id = 0;
-  float logprob = 0;               ///< Of the chosen token.
-  std::vector<TokenLogprob> best;  ///< `Request::logprobs` of them, best first.
+  float logprob = 0;                    ///< Of the chosen token.
+  std::vector<TokenLogprob> best = {};  ///< `Request::logprobs` of them, best first.
 };
 
 struct Timings {  ///< Seconds.
@@ -138,17 +140,17 @@ struct Cut {
 
 struct Answer {
   Code code = Code::ok;
-  std::string message;  ///< Empty when `code` is ok.
-  std::string model;
-  std::string adapter;  ///< "none" when the base answered.
-  std::string text;
+  std::string message = {};  ///< Empty when `code` is ok.
+  std::string model = {};
+  std::string adapter = {};  ///< "none" when the base answered.
+  std::string text = {};
   Finish finish = Finish::none;
   std::int32_t stop_id = -1;  ///< The end token that stopped it, or -1.
-  std::vector<std::int32_t> prompt_ids;
-  std::vector<GeneratedToken> tokens;  ///< An ending end token is included here, never in `text`.
-  int cached_tokens = 0;               ///< Prompt tokens whose KV pages were already there.
-  Cut cut;
-  Timings timings;
+  std::vector<std::int32_t> prompt_ids = {};
+  std::vector<GeneratedToken> tokens = {};  ///< An ending end token is included here, never in `text`.
+  int cached_tokens = 0;                    ///< Prompt tokens whose KV pages were already there.
+  Cut cut = {};
+  Timings timings = {};
 };
 
 /// Receives text while it is generated. Called on the engine's worker thread: return quickly, do not call the engine.
@@ -192,12 +194,12 @@ struct RouteRules {
 DUET_API RouteRules read_route_rules(const std::string& path);
 
 struct RoutedAnswer {
-  Answer answer;  ///< The one that counts.
-  Answer fast;    ///< What the fast model said.
+  Answer answer = {};  ///< The one that counts.
+  Answer fast = {};    ///< What the fast model said.
   bool escalated = false;
   double confidence = 0;  ///< Of the fast answer, by `RouteRules::confidence`.
-  std::string
-      reason;  ///< "confidence 0.41 is below 0.70", "answer holds the hedge word \"maybe\"", "confidence 0.93", ...
+  std::string reason =
+      {};  ///< "confidence 0.41 is below 0.70", "answer holds the hedge word \"maybe\"", "confidence 0.93", ...
 };
 
 class DUET_API Engine {
