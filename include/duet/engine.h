@@ -168,6 +168,7 @@ struct Counters {
   std::uint64_t steps = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   std::uint64_t evicted_pages = 0, recomputed_tokens = 0;
+  /// free_pages: held by no sequence in progress; cached_pages of them keep a prefix that a later request may reuse.
   std::int64_t total_pages = 0, free_pages = 0, cached_pages = 0;
   int active_sequences = 0, waiting = 0;
   int most_passed_over = 0;  ///< Highest number of times any request was passed over.

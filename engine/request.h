@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "duet/engine.h"
+
+namespace duet {
+
+/// A request as the runtime takes it: `duet::Request` with its model looked up and its text turned into ids. Fields
+/// mean what they mean there.
+struct TokenRequest {
+  int model = 0;                         ///< Index into Plan::models.
+  std::string adapter;                   ///< Empty: the model's default. "none": the base alone.
+  double adapter_scale = 1.0;            ///< Multiplies the scale given when the adapter was loaded.
+  std::vector<std::int32_t> prompt_ids;  ///< At least one, each below the model's vocabulary.
+  Sampling sampling;
+  int max_tokens = 256;
+  std::vector<std::string> stop;
+  bool ignore_end_tokens = false;
+  int max_length_tokens = 1024;
+  LengthPolicy length_policy = LengthPolicy::reject;
+  int logprobs = 0;
+  int priority = 0;
+  double deadline = 0;  ///< Seconds from submission; 0: none.
+};
+
+}  // namespace duet
