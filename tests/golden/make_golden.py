@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/data with the reference stack (see README.md for the layout).
+
+    make_golden.py [--only PART] [--out DIR] [--shared DIR]     write
+    make_golden.py --check                                       regenerate elsewhere and compare
+"""
+
+import argparse
+import filecmp
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import numpy as np
+import torch
+
+import checkpoints
+from common import MAX_FILE_BYTES
+
+HERE = Path(__file__).resolve().parent
+PARTS = {"models": checkpoints.make}
+
+
+def make(out: Path, parts: list[str], shared: Path) -> None:
+    for part in parts:
+        PARTS[part](out)
+
+
+def floats_agree(want: Path, got: Path) -> bool:
+    """Logits may differ in the last bits between processors; everything else may not."""
+    index = json.loads(want.with_suffix(".json").read_text(encoding="utf-8"))["arrays"]
+    a, b = want.read_bytes(), got.read_bytes()
+    if len(a) != len(b):
+        return False
+    for entry in index.values():
+        part = slice(entry["offset"], entry["offset"] + entry["bytes"])
+        if entry["dtype"] != "F32":
+            if a[part] != b[part]:
+                return False
+        elif not np.allclose(np.frombuffer(a[part], "<f4"), np.frombuffer(b[part], "<f4"), rtol=1e-5, atol=1e-5):
+            return False
+    return True
+
+
+def differences(want: Path, got: Path) -> list[str]:
+    files = {path.relative_to(root) for root in (want, got) for path in root.rglob("*") if path.is_file()}
+    result = []
+    for name in sorted(files):
+        a, b = want / name, got / name
+        if not a.exists() or not b.exists():
+            result.append(f"{name}: only in {'the new' if b.exists() else 'the old'}")
+        elif not filecmp.cmp(a, b, shallow=False) and not (name.suffix == ".bin" and floats_agree(a, b)):
+            result.append(f"{name}: differs")
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE / "data")
+    parser.add_argument("--shared", type=Path, default=HERE.parents[2] / "shared" / "data")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+
+    parts = arguments.only or list(PARTS)
+    if not arguments.check:
+        make(arguments.out, parts, arguments.shared)
+        large = [path for path in arguments.out.rglob("*") if path.is_file() and path.stat().st_size > MAX_FILE_BYTES]
+        if large:
+            sys.exit(f"files above {MAX_FILE_BYTES} bytes: {large}")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), parts, arguments.shared)
+        wrong = [line for part in parts for line in differences(arguments.out / part, Path(folder) / part)]
+    print("\n".join(wrong) or "no differences")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
