@@ -38,10 +38,9 @@ class DecodeStream {
  private:
   struct State {
     Utf8Filter filter;         // byte_level, byte_fallback
-    bool in_bytes = false;     // byte_fallback: inside a run of byte tokens
-    bool first = true;         // metaspace: no token seen; strip on joined text: no text seen
+    bool first = true;         // metaspace: no token seen yet
     std::size_t to_strip = 0;  // strip on joined text: characters that may still go at the start
-    std::string held;          // replace and strip on joined text: what may still change
+    std::string held;          // replace and strip on joined text: an end that may still change
   };
   void step(std::size_t index, std::string_view text, std::string& out);
   void finish_step(std::size_t index, std::string& out);
