@@ -1,1 +1,224 @@
 // Model specs: checks, tensor list, rotary frequencies.
+#include "engine/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "duet/error.h"
+
+namespace duet {
+
+namespace {
+
+// Far above any model, far below what could overflow the products taken of them.
+constexpr int kMostLayers = 4096;
+constexpr int kMostHeads = 1 << 16;
+constexpr int kLargestHeadSize = 1 << 12;
+constexpr int kLargestWidth = 1 << 20;
+constexpr int kLargestVocabulary = 1 << 24;
+
+/// Refuses numbers of one spec, naming where it came from.
+class SpecChecker {
+ public:
+  explicit SpecChecker(std::string_view source) : source_(source) {}
+
+  void within(std::string_view field, std::int64_t value, std::int64_t smallest, std::int64_t largest) const {
+    if (value < smallest || value > largest) {
+      refuse(fmt::format("{} is {}; {} to {} is possible", field, value, smallest, largest));
+    }
+  }
+  void positive(std::string_view field, double value) const {
+    if (!std::isfinite(value) || value <= 0)
+      refuse(fmt::format("{} is {}; a positive number was expected", field, value));
+  }
+  void that(bool holds, std::string_view otherwise) const {
+    if (!holds) refuse(std::string(otherwise));
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Code::bad_file, fmt::format("{}: {}", source_, what));
+  }
+  std::string_view source_;
+};
+
+void check_rope(const RopeSpec& rope, const SpecChecker& checker) {
+  checker.positive("rope theta", rope.theta);
+  checker.positive("rope attention factor", rope.attention_factor);
+  if (rope.kind == RopeKind::standard) return;
+  checker.positive("rope factor", rope.factor);
+  if (rope.kind == RopeKind::linear) return;
+  checker.positive("rope original_max_position_embeddings", rope.original_max_position_tokens);
+  if (rope.kind == RopeKind::llama3) {
+    checker.positive("rope low_freq_factor", rope.low_frequency_factor);
+    checker.positive("rope high_freq_factor", rope.high_frequency_factor);
+    checker.that(rope.low_frequency_factor < rope.high_frequency_factor,
+                 fmt::format("rope low_freq_factor {} is not below high_freq_factor {}", rope.low_frequency_factor,
+                             rope.high_frequency_factor));
+  }
+  if (rope.kind == RopeKind::yarn) {
+    checker.positive("rope beta_fast", rope.beta_fast);
+    checker.positive("rope beta_slow", rope.beta_slow);
+    checker.that(rope.theta != 1.0, "rope theta is 1; yarn divides by its logarithm");
+  }
+}
+
+// ---- rotary frequencies: transformers modeling_rope_utils.py, in the float32 steps it takes ----
+
+/// base ^ (2 i / head_size), i = 0 ... head_size / 2 - 1.
+std::vector<float> powers_of_base(double theta, int head_size) {
+  const auto base = static_cast<float>(theta);
+  std::vector<float> powers;
+  for (int i = 0; i < head_size; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(head_size);
+    powers.push_back(static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent))));
+  }
+  return powers;
+}
+
+void scale_as_llama3(const RopeSpec& rope, std::vector<float>& frequencies) {
+  const double longest = rope.original_max_position_tokens / rope.low_frequency_factor;
+  const double shortest = rope.original_max_position_tokens / rope.high_frequency_factor;
+  for (float& frequency : frequencies) {
+    const double wavelength = 2 * std::numbers::pi / static_cast<double>(frequency);
+    const double slowed = static_cast<double>(frequency) / rope.factor;
+    if (wavelength > longest) {
+      frequency = static_cast<float>(slowed);
+    } else if (wavelength >= shortest) {
+      const double smooth = (rope.original_max_position_tokens / wavelength - rope.low_frequency_factor) /
+                            (rope.high_frequency_factor - rope.low_frequency_factor);
+      frequency = static_cast<float>((1 - smooth) * slowed + smooth * static_cast<double>(frequency));
+    }
+  }
+}
+
+/// The (fractional) pair of dimensions that turns `rotations` times within the original context.
+double correction_dimension(const RopeSpec& rope, int head_size, double rotations) {
+  return head_size * std::log(rope.original_max_position_tokens / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(rope.theta));
+}
+
+std::vector<float> yarn_frequencies(const RopeSpec& rope, int head_size) {
+  double low = correction_dimension(rope, head_size, rope.beta_fast);
+  double high = correction_dimension(rope, head_size, rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_size - 1));
+  if (low == high) high += 0.001;  // As the reference: keeps the ramp finite.
+  std::vector<float> frequencies = powers_of_base(rope.theta, head_size);
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    const auto power = static_cast<double>(frequencies[i]);
+    frequencies[i] = static_cast<float>(ramp / (rope.factor * power) + (1 - ramp) / power);
+  }
+  return frequencies;
+}
+
+// ---- tensors ----
+
+class TensorLister {
+ public:
+  void matrix(std::string name, Part part, int layer, TensorRole role, int rows, int columns) {
+    rows_.push_back({std::move(name), part, layer, role, rows, columns});
+  }
+  void vector(std::string name, Part part, int layer, int columns) {
+    rows_.push_back({std::move(name), part, layer, TensorRole::vector, 1, columns});
+  }
+  std::vector<TensorRow> take() { return std::move(rows_); }
+
+ private:
+  std::vector<TensorRow> rows_;
+};
+
+void list_layer(const ModelSpec& m, int layer, TensorLister& list) {
+  const std::string at = fmt::format("model.layers.{}.", layer);
+  const auto linear = [&](std::string_view name, Part part, int rows, int columns) {
+    list.matrix(fmt::format("{}{}.weight", at, name), part, layer, TensorRole::linear, rows, columns);
+  };
+  const auto vector = [&](std::string_view name, Part part, int columns) {
+    list.vector(fmt::format("{}{}", at, name), part, layer, columns);
+  };
+  vector("input_layernorm.weight", Part::input_norm, m.hidden);
+  linear("self_attn.q_proj", Part::query, m.query_width(), m.hidden);
+  linear("self_attn.k_proj", Part::key, m.kv_width(), m.hidden);
+  linear("self_attn.v_proj", Part::value, m.kv_width(), m.hidden);
+  linear("self_attn.o_proj", Part::output, m.hidden, m.query_width());
+  vector("post_attention_layernorm.weight", Part::post_attention_norm, m.hidden);
+  linear("mlp.gate_proj", Part::gate, m.mlp, m.hidden);
+  linear("mlp.up_proj", Part::up, m.mlp, m.hidden);
+  linear("mlp.down_proj", Part::down, m.hidden, m.mlp);
+  if (m.query_key_value_bias) {
+    vector("self_attn.q_proj.bias", Part::query_bias, m.query_width());
+    vector("self_attn.k_proj.bias", Part::key_bias, m.kv_width());
+    vector("self_attn.v_proj.bias", Part::value_bias, m.kv_width());
+  }
+  if (m.output_bias) vector("self_attn.o_proj.bias", Part::output_bias, m.hidden);
+  if (m.mlp_bias) {
+    vector("mlp.gate_proj.bias", Part::gate_bias, m.mlp);
+    vector("mlp.up_proj.bias", Part::up_bias, m.mlp);
+    vector("mlp.down_proj.bias", Part::down_bias, m.hidden);
+  }
+  if (m.query_key_norm) {
+    vector("self_attn.q_norm.weight", Part::query_norm, m.head_size);
+    vector("self_attn.k_norm.weight", Part::key_norm, m.head_size);
+  }
+}
+
+}  // namespace
+
+void check(const ModelSpec& spec, std::string_view source) {
+  const SpecChecker checker(source);
+  checker.within("the number of layers", spec.layers, 1, kMostLayers);
+  checker.within("hidden size", spec.hidden, 1, kLargestWidth);
+  checker.within("the number of query heads", spec.query_heads, 1, kMostHeads);
+  checker.within("the number of key/value heads", spec.kv_heads, 1, kMostHeads);
+  checker.within("head size", spec.head_size, 2, kLargestHeadSize);
+  checker.within("intermediate size", spec.mlp, 1, kLargestWidth);
+  checker.within("vocabulary size", spec.vocabulary, 1, kLargestVocabulary);
+  checker.within("max_position_embeddings", spec.max_position_tokens, 1, INT32_MAX);
+  checker.within("query heads times head size", std::int64_t{spec.query_heads} * spec.head_size, 1, kLargestWidth);
+  checker.that(spec.head_size % 2 == 0, fmt::format("head size {} is odd; rotation needs pairs", spec.head_size));
+  checker.that(spec.query_heads % spec.kv_heads == 0,
+               fmt::format("{} query heads cannot be shared by {} key/value heads", spec.query_heads, spec.kv_heads));
+  checker.positive("rms_norm_eps", spec.norm_epsilon);
+  check_rope(spec.rope, checker);
+
+  checker.within("sliding window", spec.sliding_window_tokens, 0, INT32_MAX);
+  checker.that(
+      spec.sliding_window_tokens == 0 || spec.layer_slides.size() == static_cast<std::size_t>(spec.layers),
+      fmt::format("{} layers are marked as sliding or not; the model has {}", spec.layer_slides.size(), spec.layers));
+  checker.within("begin id", spec.begin_id, -1, spec.vocabulary - 1);
+  for (const std::int32_t id : spec.end_ids) checker.within("end id", id, 0, spec.vocabulary - 1);
+}
+
+std::vector<float> inverse_frequencies(const RopeSpec& rope, int head_size) {
+  if (rope.kind == RopeKind::yarn) return yarn_frequencies(rope, head_size);
+  std::vector<float> frequencies = powers_of_base(rope.theta, head_size);
+  for (float& frequency : frequencies) frequency = 1.0F / frequency;
+  if (rope.kind == RopeKind::linear) {
+    for (float& frequency : frequencies) frequency /= static_cast<float>(rope.factor);
+  }
+  if (rope.kind == RopeKind::llama3) scale_as_llama3(rope, frequencies);
+  return frequencies;
+}
+
+std::int64_t kv_bytes_per_token(const ModelSpec& spec, int element_bytes) {
+  return std::int64_t{2} * spec.layers * spec.kv_width() * element_bytes;
+}
+
+std::vector<TensorRow> tensors_of(const ModelSpec& spec) {
+  TensorLister list;
+  list.matrix("model.embed_tokens.weight", Part::embedding, -1, TensorRole::embedding, spec.vocabulary, spec.hidden);
+  for (int layer = 0; layer < spec.layers; ++layer) list_layer(spec, layer, list);
+  list.vector("model.norm.weight", Part::final_norm, -1, spec.hidden);
+  if (!spec.tied_head) list.matrix("lm_head.weight", Part::head, -1, TensorRole::head, spec.vocabulary, spec.hidden);
+  return list.take();
+}
+
+}  // namespace duet

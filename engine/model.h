@@ -60,7 +60,8 @@ struct ModelSpec {
 /// zero, negative).
 void check(const ModelSpec& spec, std::string_view source);
 
-/// [head_size / 2] inverse frequencies, float64 maths rounded once, as transformers computes them.
+/// [head_size / 2] inverse frequencies as transformers computes them: the powers of theta and their reciprocals are
+/// rounded to float32, the corrections of llama3 and yarn are float64 maths on those, rounded once.
 std::vector<float> inverse_frequencies(const RopeSpec& rope, int head_size);
 
 /// Bytes of KV one token costs: 2 * layers * kv_heads * head_size * element_bytes.
