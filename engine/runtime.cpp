@@ -1,1 +1,480 @@
-// Requests through pages, scheduler and backend.
+// Tickets, adapters and the thread around the worker.
+#include "engine/runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "duet/error.h"
+#include "engine/sequence.h"
+#include "engine/worker.h"
+
+namespace duet {
+
+namespace {
+
+/// One adapter slot of one model.
+struct AdapterSlot {
+  enum class State { empty, changing, ready };
+  State state = State::empty;
+  std::string name;
+  std::string content_hash;
+  double scale = 1.0;
+  bool has_dora = false;
+  int users = 0;  ///< Requests, waiting or in progress.
+};
+
+/// What a ticket stands for.
+struct Record {
+  bool done = false;
+  Answer answer;
+};
+
+/// Work for the worker's thread between two steps.
+struct Errand {
+  std::function<void()> work;
+  std::exception_ptr error;
+  bool done = false;
+};
+
+void check_request(const TokenRequest& request, const ModelSpec& spec, const RuntimeModel& model) {
+  const auto refuse = [](std::string what, std::string fix = {}) {
+    throw Error(Code::invalid_argument, std::move(what), std::move(fix));
+  };
+  if (request.prompt_ids.empty()) refuse("The prompt is empty", "Give at least one token");
+  for (std::size_t i = 0; i < request.prompt_ids.size(); ++i)
+    if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= spec.vocabulary)
+      refuse(fmt::format("Token {} of the prompt is {}; the model's vocabulary has {}", i, request.prompt_ids[i],
+                         spec.vocabulary));
+  if (request.max_tokens < 1) refuse(fmt::format("max_tokens is {}", request.max_tokens), "Give 1 or more");
+  if (request.max_length_tokens < 1)
+    refuse(fmt::format("max_length_tokens is {}", request.max_length_tokens), "Give 1 or more");
+  if (request.logprobs < 0 || request.logprobs > kMaxLogprobs)
+    refuse(fmt::format("logprobs is {}", request.logprobs), fmt::format("Give 0 to {}", kMaxLogprobs));
+  if (!std::isfinite(request.deadline) || request.deadline < 0)
+    refuse(fmt::format("deadline is {} s", request.deadline), "Give seconds from submission, or 0 for none");
+  if (!std::isfinite(request.adapter_scale)) refuse(fmt::format("adapter_scale is {}", request.adapter_scale));
+  if (std::string sentence = check_sampling(request.sampling, spec.vocabulary); !sentence.empty())
+    refuse(std::move(sentence));
+  if (std::string sentence = check_stop_strings(request.stop); !sentence.empty()) refuse(std::move(sentence));
+  if (!request.stop.empty() && model.tokenizer == nullptr)
+    refuse("Stop strings were given and the model has no tokenizer");
+}
+
+/// Error's own text ends with a full stop already.
+Answer failed_answer(const Error& error) {
+  Answer answer;
+  answer.code = error.code();
+  answer.message = error.what();
+  answer.finish = Finish::error;
+  return answer;
+}
+
+}  // namespace
+
+class Runtime::Impl {
+ public:
+  Impl(Backend& backend, const Plan& plan, std::vector<RuntimeModel> models, const RuntimeOptions& options);
+  ~Impl();
+
+  Ticket submit(TokenRequest request, TokenSink* sink);
+  Ticket submit_failed(Answer answer);
+  Answer wait(Ticket ticket);
+  bool cancel(Ticket ticket);
+  void load_adapter(int model, const std::string& name, const AdapterSource& source, double scale);
+  void drop_adapter(int model, const std::string& name);
+  Counters counters() const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void prepare(Sequence& sequence, TokenRequest request) const;
+  void check_model(int model) const;
+
+  // Called with the mutex held.
+  AdapterChoice choose_adapter(const TokenRequest& request);
+  AdapterSlot* find_adapter(int model, std::string_view name);
+  int& users_of(const Sequence& sequence);
+  Ticket end_at_once(Answer answer);
+  void run_errand(Lock& lock, std::function<void()> work);
+
+  // The worker's thread.
+  void run();
+  bool take_mail();
+  void keep_answer(Sequence& sequence);
+
+  Backend& backend_;
+  const Plan plan_;
+  const std::vector<RuntimeModel> models_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable mail_;                    ///< Something for the worker.
+  std::condition_variable ended_;                   ///< A request or an errand ended.
+  std::vector<std::vector<AdapterSlot>> adapters_;  ///< [models][slots]
+  std::unordered_map<Ticket, Record> records_;
+  std::vector<std::unique_ptr<Sequence>> new_sequences_;
+  std::vector<Ticket> new_cancels_;
+  std::vector<Errand*> new_errands_;
+  Ticket last_ticket_ = 0;
+  std::uint64_t requests_ = 0;
+  std::uint64_t refused_ = 0;
+  int waiters_ = 0;
+  bool closing_ = false;
+  Counters published_;
+
+  // The worker's thread alone. `received_*` swap with `new_*`, so that neither allocates in a steady state.
+  Worker worker_;
+  std::vector<std::unique_ptr<Sequence>> received_sequences_;
+  std::vector<Ticket> received_cancels_;
+  std::vector<Errand*> received_errands_;
+  std::thread thread_;
+};
+
+namespace {
+
+std::vector<RuntimeModel> checked(std::vector<RuntimeModel> models, const Plan& plan) {
+  if (models.size() != plan.models.size())
+    throw Error(Code::internal,
+                fmt::format("The plan has {} models and the runtime was given {}", plan.models.size(), models.size()));
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const ModelSpec& spec = plan.bases[static_cast<std::size_t>(plan.models[i].base)].spec;
+    std::int32_t& usable = models[i].usable_vocabulary;
+    if (usable < 0)
+      throw Error(Code::internal,
+                  fmt::format("Model \"{}\" has a usable vocabulary of {}", plan.models[i].name, usable));
+    usable = usable == 0 ? spec.vocabulary : std::min<std::int32_t>(usable, spec.vocabulary);
+  }
+  return models;
+}
+
+RuntimeOptions checked(const RuntimeOptions& options) {
+  if (options.max_passed_over < 0)
+    throw Error(Code::invalid_argument, fmt::format("max_passed_over is {}", options.max_passed_over),
+                "Give 0 or more");
+  if (options.steps_per_turn < 1)
+    throw Error(Code::invalid_argument, fmt::format("steps_per_turn is {}", options.steps_per_turn), "Give 1 or more");
+  return options;
+}
+
+}  // namespace
+
+Runtime::Impl::Impl(Backend& backend, const Plan& plan, std::vector<RuntimeModel> models, const RuntimeOptions& options)
+    : backend_(backend),
+      plan_(plan),
+      models_(checked(std::move(models), plan)),
+      worker_(backend_, plan_, models_, checked(options), [this](Sequence& sequence) { keep_answer(sequence); }) {
+  for (const PlannedModel& model : plan_.models) adapters_.emplace_back(model.adapter_slots.size());
+  published_ = worker_.counters();
+  thread_ = std::thread([this] { run(); });
+}
+
+Runtime::Impl::~Impl() {
+  {
+    const Lock lock(mutex_);
+    closing_ = true;
+  }
+  mail_.notify_one();
+  thread_.join();
+  Lock lock(mutex_);
+  ended_.wait(lock, [this] { return waiters_ == 0; });
+}
+
+// ---- requests ----
+
+Ticket Runtime::Impl::submit(TokenRequest request, TokenSink* sink) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->submitted = worker_.now();
+  Lock lock(mutex_, std::defer_lock);
+  try {
+    prepare(*sequence, std::move(request));
+    lock.lock();
+    sequence->adapter = choose_adapter(sequence->request);
+  } catch (const Error& error) {
+    Answer answer = failed_answer(error);
+    answer.model = std::move(sequence->answer.model);
+    answer.adapter = std::move(sequence->request.adapter);
+    if (!lock.owns_lock()) lock.lock();
+    return end_at_once(std::move(answer));
+  }
+  const Ticket ticket = ++last_ticket_;
+  ++requests_;
+  sequence->ticket = ticket;
+  sequence->arrival = ticket;
+  sequence->sink = sink;
+  sequence->answer.adapter = sequence->adapter.name;
+  if (sequence->request.deadline > 0) sequence->deadline = sequence->submitted + sequence->request.deadline;
+  if (sequence->adapter.slot >= 0) ++users_of(*sequence);
+  records_.emplace(ticket, Record{});
+  new_sequences_.push_back(std::move(sequence));
+  lock.unlock();
+  mail_.notify_one();
+  return ticket;
+}
+
+/// Checks the request and makes the sequence ready to run. Throws Error.
+void Runtime::Impl::prepare(Sequence& sequence, TokenRequest request) const {
+  sequence.request = std::move(request);
+  check_model(sequence.request.model);
+  const auto index = static_cast<std::size_t>(sequence.request.model);
+  const PlannedModel& planned = plan_.models[index];
+  sequence.answer.model = planned.name;
+  check_request(sequence.request, plan_.bases[static_cast<std::size_t>(planned.base)].spec, models_[index]);
+  sequence.pieces = cut_prompt(sequence.request, planned.name, planned.max_context_tokens, sequence.answer.cut);
+  sequence.answer.tokens.reserve(static_cast<std::size_t>(sequence.request.max_tokens) * sequence.pieces.size());
+  begin_piece(sequence, 0, models_[index].tokenizer.get());
+}
+
+Ticket Runtime::Impl::submit_failed(Answer answer) {
+  const Lock lock(mutex_);
+  return end_at_once(std::move(answer));
+}
+
+Ticket Runtime::Impl::end_at_once(Answer answer) {
+  const Ticket ticket = ++last_ticket_;
+  ++requests_;
+  ++refused_;
+  records_.emplace(ticket, Record{.done = true, .answer = std::move(answer)});
+  return ticket;
+}
+
+Answer Runtime::Impl::wait(Ticket ticket) {
+  Lock lock(mutex_);
+  const auto missing = [&] {
+    return failed_answer(
+        Error(Code::invalid_argument, fmt::format("Ticket {} does not exist or was waited for already", ticket)));
+  };
+  if (records_.find(ticket) == records_.end()) return missing();
+  ++waiters_;
+  const auto done = [&] {
+    const auto record = records_.find(ticket);
+    return record == records_.end() || record->second.done;
+  };
+  ended_.wait(lock, done);
+  if (--waiters_ == 0 && closing_) ended_.notify_all();
+  const auto node = records_.extract(ticket);
+  return node.empty() ? missing() : std::move(node.mapped().answer);
+}
+
+bool Runtime::Impl::cancel(Ticket ticket) {
+  {
+    const Lock lock(mutex_);
+    const auto record = records_.find(ticket);
+    if (record == records_.end() || record->second.done) return false;
+    new_cancels_.push_back(ticket);
+  }
+  mail_.notify_one();
+  return true;
+}
+
+Counters Runtime::Impl::counters() const {
+  const Lock lock(mutex_);
+  Counters counters = published_;
+  counters.requests = requests_;
+  counters.failed += refused_;
+  counters.waiting += static_cast<int>(new_sequences_.size());
+  return counters;
+}
+
+// ---- adapters ----
+
+void Runtime::Impl::check_model(int model) const {
+  if (model < 0 || static_cast<std::size_t>(model) >= models_.size())
+    throw Error(Code::not_found, fmt::format("There is no model {}; the engine holds {}", model, models_.size()));
+}
+
+AdapterSlot* Runtime::Impl::find_adapter(int model, std::string_view name) {
+  for (AdapterSlot& slot : adapters_[static_cast<std::size_t>(model)])
+    if (slot.state != AdapterSlot::State::empty && slot.name == name) return &slot;
+  return nullptr;
+}
+
+int& Runtime::Impl::users_of(const Sequence& sequence) {
+  return adapters_[static_cast<std::size_t>(sequence.request.model)][static_cast<std::size_t>(sequence.adapter.slot)]
+      .users;
+}
+
+AdapterChoice Runtime::Impl::choose_adapter(const TokenRequest& request) {
+  const auto model = static_cast<std::size_t>(request.model);
+  const std::string& name = request.adapter.empty() ? models_[model].default_adapter : request.adapter;
+  if (name.empty() || name == "none") return {};
+  const AdapterSlot* slot = find_adapter(request.model, name);
+  if (slot == nullptr || slot->state != AdapterSlot::State::ready) {
+    std::string loaded;
+    for (const AdapterSlot& other : adapters_[model])
+      if (other.state == AdapterSlot::State::ready) loaded += fmt::format("\"{}\", ", other.name);
+    throw Error(Code::not_found,
+                fmt::format("Model \"{}\" has no adapter \"{}\" loaded", plan_.models[model].name, name),
+                fmt::format("Choose one of {}\"none\", or load it first", loaded));
+  }
+  if (slot->has_dora && request.adapter_scale != 1.0)
+    throw Error(Code::unsupported,
+                fmt::format("Adapter \"{}\" has DoRA modules, whose norms hold for the scale it was loaded with; "
+                            "adapter_scale is {}",
+                            name, request.adapter_scale),
+                "Leave adapter_scale at 1, or load the adapter again with another scale");
+  return {.slot = static_cast<int>(slot - adapters_[model].data()),
+          .name = name,
+          .content_hash = slot->content_hash,
+          .scale = static_cast<float>(slot->scale * request.adapter_scale)};
+}
+
+/// Has the worker's thread do `work` between two steps and waits for it. Throws what it throws.
+void Runtime::Impl::run_errand(Lock& lock, std::function<void()> work) {
+  Errand errand{.work = std::move(work), .error = nullptr, .done = false};
+  if (closing_) throw Error(Code::cancelled, "The engine is closing");
+  new_errands_.push_back(&errand);
+  mail_.notify_one();
+  ++waiters_;
+  ended_.wait(lock, [&] { return errand.done; });
+  if (--waiters_ == 0 && closing_) ended_.notify_all();
+  if (errand.error) std::rethrow_exception(errand.error);
+}
+
+void Runtime::Impl::load_adapter(int model, const std::string& name, const AdapterSource& source, double scale) {
+  const AdapterSpec& spec = source.spec();
+  Lock lock(mutex_);
+  check_model(model);
+  const PlannedModel& planned = plan_.models[static_cast<std::size_t>(model)];
+  std::vector<AdapterSlot>& slots = adapters_[static_cast<std::size_t>(model)];
+  if (name.empty() || name == "none")
+    throw Error(Code::invalid_argument, fmt::format("An adapter cannot be called \"{}\"", name));
+  if (!std::isfinite(scale))
+    throw Error(Code::invalid_argument, fmt::format("Adapter \"{}\" has scale {}", name, scale));
+  if (find_adapter(model, name) != nullptr)
+    throw Error(Code::invalid_argument, fmt::format("Model \"{}\" already has an adapter \"{}\"", planned.name, name),
+                "Drop it first, or choose another name");
+  const auto slot = std::find_if(slots.begin(), slots.end(),
+                                 [](const AdapterSlot& each) { return each.state == AdapterSlot::State::empty; });
+  if (slot == slots.end())
+    throw Error(Code::no_room,
+                fmt::format("Adapter \"{}\" finds no free slot: model \"{}\" has {}, all taken", name, planned.name,
+                            slots.size()),
+                "Drop another adapter, or open the engine with more adapter slots");
+  const auto index = static_cast<std::size_t>(slot - slots.begin());
+  if (spec.bytes > planned.adapter_slots[index].bytes)
+    throw Error(Code::no_room,
+                fmt::format("Adapter \"{}\" takes {} bytes and a slot of model \"{}\" has {}", name, spec.bytes,
+                            planned.name, planned.adapter_slots[index].bytes),
+                fmt::format("Open the engine with adapter_rank {} or more", spec.largest_rank));
+  if (spec.largest_rank > plan_.limits.max_adapter_rank)
+    throw Error(Code::no_room,
+                fmt::format("Adapter \"{}\" has rank {} and the plan keeps scratch for rank {}", name,
+                            spec.largest_rank, plan_.limits.max_adapter_rank),
+                fmt::format("Open the engine with adapter_rank {} or more", spec.largest_rank));
+  *slot = {.state = AdapterSlot::State::changing,
+           .name = name,
+           .content_hash = spec.content_hash,
+           .scale = scale,
+           .has_dora = spec.has_dora(),
+           .users = 0};
+  try {
+    run_errand(lock, [&] { backend_.load_adapter(model, static_cast<int>(index), source, static_cast<float>(scale)); });
+  } catch (...) {
+    *slot = {};
+    throw;
+  }
+  slot->state = AdapterSlot::State::ready;
+}
+
+void Runtime::Impl::drop_adapter(int model, const std::string& name) {
+  Lock lock(mutex_);
+  check_model(model);
+  const std::string& model_name = plan_.models[static_cast<std::size_t>(model)].name;
+  AdapterSlot* slot = find_adapter(model, name);
+  if (slot == nullptr || slot->state != AdapterSlot::State::ready)
+    throw Error(Code::not_found, fmt::format("Model \"{}\" has no adapter \"{}\" loaded", model_name, name));
+  if (slot->users > 0)
+    throw Error(Code::invalid_argument,
+                fmt::format("Adapter \"{}\" of model \"{}\" is in use by {} request{}", name, model_name, slot->users,
+                            slot->users == 1 ? "" : "s"),
+                "Wait for them or cancel them first");
+  slot->state = AdapterSlot::State::changing;
+  const auto index = static_cast<int>(slot - adapters_[static_cast<std::size_t>(model)].data());
+  try {
+    run_errand(lock, [&] { backend_.drop_adapter(model, index); });
+  } catch (...) {
+    slot->state = AdapterSlot::State::ready;
+    throw;
+  }
+  *slot = {};
+}
+
+// ---- the worker's thread ----
+
+void Runtime::Impl::run() {
+  while (take_mail()) worker_.step();
+}
+
+/// Waits until there is something to do and takes it over. False when the runtime closes: everything has ended then.
+bool Runtime::Impl::take_mail() {
+  bool closing = false;
+  {
+    Lock lock(mutex_);
+    published_ = worker_.counters();
+    if (worker_.idle())
+      mail_.wait(lock, [this] {
+        return closing_ || !new_sequences_.empty() || !new_cancels_.empty() || !new_errands_.empty();
+      });
+    received_sequences_.swap(new_sequences_);
+    received_cancels_.swap(new_cancels_);
+    received_errands_.swap(new_errands_);
+    closing = closing_;
+  }
+  for (std::unique_ptr<Sequence>& sequence : received_sequences_) worker_.add(std::move(sequence));
+  received_sequences_.clear();
+  for (const Ticket ticket : received_cancels_) worker_.cancel(ticket);
+  received_cancels_.clear();
+  for (Errand* errand : received_errands_) {
+    try {
+      errand->work();
+    } catch (...) {
+      errand->error = std::current_exception();
+    }
+    {
+      const Lock lock(mutex_);
+      errand->done = true;
+    }
+    ended_.notify_all();
+  }
+  received_errands_.clear();
+  if (closing) worker_.cancel_all();
+  return !closing;
+}
+
+void Runtime::Impl::keep_answer(Sequence& sequence) {
+  {
+    const Lock lock(mutex_);
+    if (sequence.adapter.slot >= 0) --users_of(sequence);
+    Record& record = records_.at(sequence.ticket);
+    record.answer = std::move(sequence.answer);
+    record.done = true;
+    published_ = worker_.counters();
+  }
+  ended_.notify_all();
+}
+
+// ---- the door ----
+
+Runtime::Runtime(Backend& backend, const Plan& plan, std::vector<RuntimeModel> models, const RuntimeOptions& options)
+    : impl_(std::make_unique<Impl>(backend, plan, std::move(models), options)) {}
+Runtime::~Runtime() = default;
+
+Ticket Runtime::submit(TokenRequest request, TokenSink* sink) { return impl_->submit(std::move(request), sink); }
+Ticket Runtime::submit_failed(Answer answer) { return impl_->submit_failed(std::move(answer)); }
+Answer Runtime::wait(Ticket ticket) { return impl_->wait(ticket); }
+bool Runtime::cancel(Ticket ticket) { return impl_->cancel(ticket); }
+void Runtime::load_adapter(int model, const std::string& name, const AdapterSource& source, double scale) {
+  impl_->load_adapter(model, name, source, scale);
+}
+void Runtime::drop_adapter(int model, const std::string& name) { impl_->drop_adapter(model, name); }
+Counters Runtime::counters() const { return impl_->counters(); }
+
+}  // namespace duet
