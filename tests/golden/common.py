@@ -28,10 +28,15 @@ def normal(seed: int, name: str, shape, std: float, mean: float = 0.0) -> torch.
 
 
 def write_json(path: Path, value) -> None:
-    """Indented, but a list of numbers stays on one line."""
+    """Indented, but a list of numbers and an object of plain values stay on one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
+
+    def on_one_line(match: re.Match) -> str:
+        return re.sub(r"(?<=[\[{]) | (?=[\]}])", "", re.sub(r"\n\s*", " ", match[0]))
+
     text = json.dumps(value, ensure_ascii=False, indent=1)
-    text = re.sub(r"\[[\d\s,.eE+-]+\]", lambda match: re.sub(r"\s+", " ", match[0]).replace("[ ", "[").replace(" ]", "]"), text)
+    text = re.sub(r"\[[\d\s,.eE+-]+\]", on_one_line, text)
+    text = re.sub(r"\{\n *\"dtype\": [^{}]+\}", on_one_line, text)
     path.write_text(text + "\n", encoding="utf-8")
 
 

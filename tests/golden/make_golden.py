@@ -15,15 +15,17 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # bitsandbytes compiles its portable kernels, which may fuse and round differently
 
 import numpy as np
 import torch
 
 import checkpoints
+import quant_tables
 from common import MAX_FILE_BYTES
 
 HERE = Path(__file__).resolve().parent
-PARTS = {"models": checkpoints.make}
+PARTS = {"models": checkpoints.make, "quant": quant_tables.make}
 
 
 def make(out: Path, parts: list[str], shared: Path) -> None:
