@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
-#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,10 +22,10 @@ constexpr float kSmallestScale = 1e-38F;        // bitsandbytes divides by at le
 
 [[noreturn]] void refuse_value(std::string_view tensor, std::int64_t element, std::int64_t columns, float value,
                                std::string_view why, std::string fix) {
-  throw Error(Code::non_finite,
-              fmt::format("Tensor {} holds {} at row {}, column {}, {}", tensor, value, element / columns,
-                          element % columns, why),
-              std::move(fix));
+  throw Error(
+      Code::non_finite,
+      fmt::format("{} holds {} at row {}, column {}, {}", tensor, value, element / columns, element % columns, why),
+      std::move(fix));
 }
 
 void check_finite(std::span<const float> values, std::int64_t first, std::int64_t columns, std::string_view tensor) {
@@ -96,15 +95,15 @@ float quantise_block4(std::span<float> values, bool whole, const CodeLadder& lad
   return absmax;
 }
 
-/// One block of int8 codes; returns its scale, absmax / 127. Rounding is to the nearest, ties to even.
+/// One block of int8 codes; returns its scale, absmax / 127. A code is value / scale, rounded to the nearest, ties to
+/// even.
 float quantise_block8(std::span<const float> values, std::byte* codes) {
-  const float absmax = absmax_of(values);
-  const float factor = absmax > 0 ? std::min(127.0F / absmax, std::numeric_limits<float>::max()) : 0.0F;
+  const float scale = absmax_of(values) / 127.0F;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float code = std::nearbyint(std::clamp(values[i] * factor, -127.0F, 127.0F));
+    const float code = scale > 0 ? std::nearbyint(std::clamp(values[i] / scale, -127.0F, 127.0F)) : 0.0F;
     codes[i] = static_cast<std::byte>(static_cast<std::int8_t>(code));
   }
-  return absmax / 127.0F;
+  return scale;
 }
 
 // ---- 16 bit ----
@@ -207,7 +206,7 @@ void store_matrix(const ElementReader& read, std::int64_t rows, std::int64_t col
                   std::span<std::byte> region, std::string_view tensor, int threads) {
   const MatrixLayout layout = layout_of(rows, columns, spec);
   if (region.size() != layout.bytes)
-    throw Error(Code::internal, fmt::format("Tensor {} was given a region of {} bytes and its layout has {}", tensor,
+    throw Error(Code::internal, fmt::format("{} was given a region of {} bytes and its layout has {}", tensor,
                                             region.size(), layout.bytes));
   const auto blocks = static_cast<std::size_t>(layout.blocks);
   std::vector<float> own_scales(spec.nested ? blocks : 0);

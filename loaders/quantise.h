@@ -26,8 +26,9 @@ namespace duet::loaders {
 using ElementReader = std::function<void(std::int64_t first, std::span<float> destination)>;
 
 /// Fills `region` (exactly layout_of(rows, columns, spec).bytes) from `read`. The result does not depend on the number
-/// of threads. Throws Error(non_finite) naming `tensor` and the element for NaN and infinity, and for a value beyond
-/// what f16 or bf16 can hold. Beyond the region it needs a fixed 256 KiB a thread and, when nested, 4 bytes a block.
+/// of threads. Throws Error(non_finite) starting with `tensor` and naming the element for NaN and infinity, and for a
+/// value beyond what f16 or bf16 can hold. Beyond the region it needs a fixed 256 KiB a thread and, when nested, 4
+/// bytes a block.
 void store_matrix(const ElementReader& read, std::int64_t rows, std::int64_t columns, const StorageSpec& spec,
                   std::span<std::byte> region, std::string_view tensor, int threads = 0);
 

@@ -23,7 +23,7 @@ inline std::string safetensors_bytes(std::string_view header, std::string_view d
 
 struct WrittenTensor {
   std::string name;
-  std::string dtype;  ///< "F32", "F16", "BF16" or "F64": how `values` are stored.
+  std::string dtype;  ///< "F32", "F16", "BF16", "F64", "U8" or "I8": how `values` are stored.
   std::vector<std::int64_t> shape;
   std::vector<float> values;
 };
@@ -40,6 +40,8 @@ inline std::string stored_bytes(const WrittenTensor& tensor) {
     if (tensor.dtype == "F16") append_raw(bytes, to_half(value));
     if (tensor.dtype == "BF16") append_raw(bytes, to_bfloat16(value));
     if (tensor.dtype == "F64") append_raw(bytes, static_cast<double>(value));
+    if (tensor.dtype == "U8") append_raw(bytes, static_cast<std::uint8_t>(value));
+    if (tensor.dtype == "I8") append_raw(bytes, static_cast<std::int8_t>(value));
   }
   return bytes;
 }

@@ -1,0 +1,140 @@
+#include "loaders/tensor_match.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <iterator>
+#include <set>
+#include <string_view>
+
+#include "duet/error.h"
+#include "loaders/names.h"
+
+namespace duet::loaders {
+namespace {
+
+constexpr std::string_view kModelPrefix = "model.";
+constexpr std::string_view kHeadModule = "lm_head";
+constexpr std::string_view kHeadWeight = "lm_head.weight";
+
+/// Buffers that older versions of transformers saved; the engine computes them.
+constexpr std::array<std::string_view, 4> kBuffers = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached",
+                                                      ".rotary_emb.sin_cached", ".masked_bias"};
+
+std::string module_of(std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); }
+
+/// "model.layers.12.mlp.up_proj.weight": 12. -1 when the name is not that of a layer.
+int layer_of(std::string_view name) {
+  if (name.starts_with(kModelPrefix)) name.remove_prefix(kModelPrefix.size());
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return -1;
+  name.remove_prefix(kLayers.size());
+  int layer = -1;
+  const auto [end, failure] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const bool whole = failure == std::errc() && end != name.data() + name.size() && *end == '.';
+  return whole ? layer : -1;
+}
+
+bool is_buffer(std::string_view name) {
+  return std::any_of(kBuffers.begin(), kBuffers.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
+[[noreturn]] void refuse_missing(const std::vector<std::string>& missing, const ModelSpec& spec,
+                                 const std::vector<std::string>& unread, const std::string& source) {
+  const std::string& first = missing.front();
+  if (first == kHeadWeight)
+    throw Error(
+        Code::bad_file,
+        fmt::format("{} has no {}, and its config does not tie the head to the embedding", quote(source), kHeadWeight),
+        "If the model shares the two, set \"tie_word_embeddings\": true in config.json; if not, the download is "
+        "not complete");
+  std::string what = fmt::format("{} lacks {} of the tensors that a {} of {} layers needs: {}", quote(source),
+                                 missing.size(), spec.architecture, spec.layers, listed(missing, 3));
+  const std::string nearest = nearest_name(first, unread);
+  if (!nearest.empty())
+    what += fmt::format("; the nearest to the first, of the names that nobody reads, is {}", quote(nearest));
+  throw Error(Code::bad_file, what, "Does config.json belong to these weights, and is the download complete?");
+}
+
+/// Sorts the names nobody reads into notes and refusals.
+class UnusedTensors {
+ public:
+  UnusedTensors(const std::vector<std::string>& used, const ModelSpec& spec, const std::string& source)
+      : spec_(spec), source_(source) {
+    for (const std::string& name : used) modules_.insert(module_of(name));
+    modules_.insert(std::string(kHeadModule));
+  }
+
+  void add(const std::string& name) {
+    if (is_buffer(name)) {
+      buffers_.push_back(name);
+    } else if (name == kHeadWeight) {
+      tied_head_ = true;
+    } else if (const int layer = layer_of(name); layer >= spec_.layers) {
+      beyond_.push_back(name);
+    } else if (layer >= 0 || modules_.contains(module_of(name))) {
+      refused_.push_back(name);
+    } else {
+      unknown_.push_back(name);
+    }
+  }
+
+  std::vector<std::string> notes() const {
+    if (!refused_.empty())
+      throw Error(
+          Code::unsupported,
+          fmt::format("{} holds {} that a {} with this config does not use: {}", quote(source_),
+                      refused_.size() == 1 ? "a tensor" : fmt::format("{} tensors", refused_.size()),
+                      spec_.architecture, listed(refused_)),
+          "Leaving them out would change the answers; is config.json the right one (attention_bias, mlp_bias)?");
+    std::vector<std::string> notes;
+    if (tied_head_)
+      notes.push_back(fmt::format("{} is unused: the config ties the head to the embedding", kHeadWeight));
+    note(notes, buffers_, "buffers that the engine computes itself");
+    note(notes, beyond_, fmt::format("they belong to layers beyond the {} of the config", spec_.layers));
+    note(notes, unknown_, "no part of this model has that name");
+    return notes;
+  }
+
+ private:
+  static void note(std::vector<std::string>& notes, const std::vector<std::string>& names, std::string_view why) {
+    if (!names.empty()) notes.push_back(fmt::format("Unused: {} ({})", listed(names), why));
+  }
+
+  const ModelSpec& spec_;
+  const std::string& source_;
+  std::set<std::string, std::less<>> modules_;
+  bool tied_head_ = false;
+  std::vector<std::string> buffers_, beyond_, refused_, unknown_;
+};
+
+}  // namespace
+
+TensorMatch match_tensors(const std::vector<TensorRow>& rows, const ModelSpec& spec,
+                          const std::vector<std::string>& held, const std::string& source) {
+  const std::set<std::string_view> names(held.begin(), held.end());
+  const bool prefixed =
+      std::any_of(held.begin(), held.end(), [](const std::string& name) { return name.starts_with(kModelPrefix); });
+  TensorMatch match;
+  std::vector<std::string> missing;
+  for (const TensorRow& row : rows) {
+    const bool strip = !prefixed && row.name.starts_with(kModelPrefix);
+    std::string name = strip ? row.name.substr(kModelPrefix.size()) : row.name;
+    if (!names.contains(name)) missing.push_back(name);
+    match.names.push_back(std::move(name));
+  }
+
+  const std::set<std::string_view> used(match.names.begin(), match.names.end());
+  std::vector<std::string> unread;
+  std::copy_if(held.begin(), held.end(), std::back_inserter(unread),
+               [&](const std::string& name) { return !used.contains(name); });
+  if (!missing.empty()) refuse_missing(missing, spec, unread, source);
+  UnusedTensors unused(match.names, spec, source);
+  for (const std::string& name : unread) unused.add(name);
+  match.notes = unused.notes();
+  return match;
+}
+
+}  // namespace duet::loaders
