@@ -108,11 +108,10 @@ def families() -> list[Family]:
             "llama_gqa",
             tiny("llama", attention_bias=False, mlp_bias=False),
             "Llama: untied head, grouped queries, no biases; base of adapters",
-            all_positions=True,
         ),
         Family(
             "qwen3",
-            tiny("qwen3", tie_word_embeddings=True, head_dim=32, attention_bias=False),
+            small("qwen3", head_dim=32, attention_bias=False),
             "Qwen3: q/k norm, head size 32 where hidden/heads is 16",
             generation_config={"eos_token_id": [319, 317], "do_sample": True, "temperature": 0.6, "top_k": 20},
         ),
@@ -413,10 +412,12 @@ def stored_positions(family: Family, prompt: dict) -> list[int]:
     return list(range(length))
 
 
-def expected_of(model, family: Family) -> tuple[Arrays, list[dict], bool]:
+def expected_of(model, family: Family, only: tuple[str, ...] = ()) -> tuple[Arrays, list[dict], bool]:
     """Logits, prompts, and whether every greedy continuation is worth comparing."""
     arrays, prompts, telling = Arrays(), [], True
     for prompt in prompts_of(family):
+        if only and prompt["name"] not in only:
+            continue
         positions = stored_positions(family, prompt)
         logits = logits_of(model, prompt["ids"])
         arrays.add("logits." + prompt["name"], logits[positions])

@@ -20,12 +20,13 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"  # bitsandbytes compiles its portable ke
 import numpy as np
 import torch
 
+import bnb_checkpoints
 import checkpoints
 import quant_tables
 from common import MAX_FILE_BYTES
 
 HERE = Path(__file__).resolve().parent
-PARTS = {"models": checkpoints.make, "quant": quant_tables.make}
+PARTS = {"models": checkpoints.make, "quant": quant_tables.make, "bnb": bnb_checkpoints.make}
 
 
 def make(out: Path, parts: list[str], shared: Path) -> None:
