@@ -1,0 +1,183 @@
+#include "tests/host/plain_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "engine/host/host_math.h"
+
+namespace duet::test {
+namespace {
+
+using Place = std::pair<Part, int>;
+
+struct Module {
+  Matrix a, b;
+  std::vector<float> bias;
+  std::vector<float> magnitude;
+  double scale = 0;
+};
+
+/// Every tensor in memory of its own; an adapter's replacements stand in for the base's.
+struct Weights {
+  std::vector<std::vector<std::byte>> memory;
+  std::map<Place, Matrix> base, replaced;
+  std::map<Place, Module> modules;
+
+  const Matrix* find(Part part, int layer) const {
+    if (const auto found = replaced.find({part, layer}); found != replaced.end()) return &found->second;
+    if (const auto found = base.find({part, layer}); found != base.end()) return &found->second;
+    return nullptr;
+  }
+  std::vector<float> vector(Part part, int layer) const {
+    const Matrix* m = find(part, layer);
+    if (m == nullptr) return {};
+    std::vector<float> values(static_cast<std::size_t>(m->columns));
+    plain::embed(*m, 0, values);
+    return values;
+  }
+};
+
+Weights load(const WeightSource& source, const AdapterSource* adapter, double adapter_scale) {
+  Weights w;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    const WeightTensor& tensor = source.tensors()[i];
+    w.memory.emplace_back(tensor.bytes + 64);
+    source.read(i, {w.memory.back().data(), tensor.bytes});
+    w.base[{tensor.row.part, tensor.row.layer}] =
+        view_of(tensor.row.rows, tensor.row.columns, tensor.storage, w.memory.back().data());
+  }
+  if (source.spec().tied_head) w.base[{Part::head, -1}] = w.base.at({Part::embedding, -1});
+  if (adapter == nullptr) return w;
+
+  std::vector<Matrix> tensors;
+  for (std::size_t i = 0; i < adapter->spec().tensors.size(); ++i) {
+    const AdapterTensor& tensor = adapter->spec().tensors[i];
+    w.memory.emplace_back(tensor.bytes);
+    adapter->read(i, w.memory.back());
+    tensors.push_back(view_of(tensor.rows, tensor.columns, {.storage = tensor.storage}, w.memory.back().data()));
+    if (tensor.kind == AdapterTensorKind::replacement) w.replaced[{tensor.part, tensor.layer}] = tensors.back();
+  }
+  const auto floats = [&](int index) {
+    std::vector<float> values;
+    if (index < 0) return values;
+    const Matrix& m = tensors[static_cast<std::size_t>(index)];
+    values.resize(static_cast<std::size_t>(m.rows * m.columns));
+    std::memcpy(values.data(), m.data, values.size() * sizeof(float));
+    return values;
+  };
+  for (const AdapterModule& module : adapter->spec().modules) {
+    w.modules[{module.part, module.layer}] = {
+        tensors[static_cast<std::size_t>(module.lora_a)], tensors[static_cast<std::size_t>(module.lora_b)],
+        floats(module.lora_bias), floats(module.magnitude), double{module.scale} * adapter_scale};
+  }
+  return w;
+}
+
+std::vector<float> project(const Weights& w, Part part, std::optional<Part> bias, int layer, std::span<const float> x) {
+  const Matrix& matrix = *w.find(part, layer);
+  std::vector<float> y(static_cast<std::size_t>(matrix.rows));
+  plain::matvec(matrix, x, y);
+  if (const auto found = w.modules.find({part, layer}); found != w.modules.end()) {
+    const Module& m = found->second;
+    plain::add_lora(m.a, m.b, m.bias, m.scale, x, y);
+    if (!m.magnitude.empty()) {
+      std::vector<float> row_scales(y.size());
+      plain::dora_row_scales(matrix, m.a, m.b, m.scale, m.magnitude, row_scales);
+      for (std::size_t i = 0; i < y.size(); ++i) y[i] *= row_scales[i];
+    }
+  }
+  if (!bias) return y;
+  const std::vector<float> b = w.vector(*bias, layer);
+  for (std::size_t i = 0; i < b.size(); ++i) y[i] += b[i];
+  return y;
+}
+
+std::vector<float> normed(const Weights& w, const ModelSpec& spec, Part norm, int layer, std::span<const float> x) {
+  std::vector<float> y(x.size());
+  plain::rms_norm(x, w.vector(norm, layer), spec.norm_epsilon, y);
+  return y;
+}
+
+std::vector<float> embedded(const Weights& w, const ModelSpec& spec, std::int32_t token) {
+  std::vector<float> x(static_cast<std::size_t>(spec.hidden));
+  plain::embed(*w.find(Part::embedding, -1), token, x);
+  if (const auto found = w.modules.find({Part::embedding, -1}); found != w.modules.end()) {
+    plain::add_embedding_lora(found->second.a, found->second.b, found->second.scale, token, x);
+  }
+  return x;
+}
+
+}  // namespace
+
+std::vector<float> plain_logits(const WeightSource& source, std::span<const std::int32_t> tokens,
+                                const AdapterSource* adapter, float adapter_scale) {
+  const ModelSpec& spec = source.spec();
+  const Weights w = load(source, adapter, adapter_scale);
+  const auto size = static_cast<std::size_t>(spec.head_size);
+  const std::vector<float> frequencies = inverse_frequencies(spec.rope, spec.head_size);
+
+  // One page that holds the whole prompt.
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const std::size_t page_floats = 2 * static_cast<std::size_t>(spec.layers * spec.kv_heads) * size * tokens.size();
+  std::vector<float> page(page_floats);
+  const std::int32_t only_page = 0;
+  const KvView kv{.pool = reinterpret_cast<std::byte*>(page.data()),
+                  .page_bytes = page_floats * sizeof(float),
+                  .tokens_per_page = count,
+                  .kv_heads = spec.kv_heads,
+                  .head_size = spec.head_size,
+                  .pages = {&only_page, 1}};
+
+  std::vector<float> logits;
+  for (std::int64_t position = 0; position < count; ++position) {
+    std::vector<float> x = embedded(w, spec, tokens[static_cast<std::size_t>(position)]);
+    std::vector<float> cosine(size / 2), sine(size / 2);
+    plain::rotary(frequencies, position, spec.rope.attention_factor, cosine, sine);
+    for (int layer = 0; layer < spec.layers; ++layer) {
+      const std::vector<float> h = normed(w, spec, Part::input_norm, layer, x);
+      std::vector<float> q = project(w, Part::query, Part::query_bias, layer, h);
+      std::vector<float> k = project(w, Part::key, Part::key_bias, layer, h);
+      const std::vector<float> v = project(w, Part::value, Part::value_bias, layer, h);
+      const auto finish = [&](std::span<float> head, Part norm) {
+        if (spec.query_key_norm) plain::rms_norm(head, w.vector(norm, layer), spec.norm_epsilon, head);
+        plain::rotate(head, cosine, sine);
+      };
+      for (std::size_t head = 0; head < static_cast<std::size_t>(spec.kv_heads); ++head) {
+        finish(std::span(k).subspan(head * size, size), Part::key_norm);
+        std::copy_n(k.begin() + static_cast<std::ptrdiff_t>(head * size), size,
+                    kv.key(layer, static_cast<int>(head), position));
+        std::copy_n(v.begin() + static_cast<std::ptrdiff_t>(head * size), size,
+                    kv.value(layer, static_cast<int>(head), position));
+      }
+      const bool slides = spec.sliding_window_tokens > 0 && spec.layer_slides[static_cast<std::size_t>(layer)];
+      const std::int64_t first = slides ? std::max<std::int64_t>(0, position + 1 - spec.sliding_window_tokens) : 0;
+      std::vector<float> attended(q.size());
+      for (std::size_t head = 0; head < static_cast<std::size_t>(spec.query_heads); ++head) {
+        const std::span<float> one = std::span(q).subspan(head * size, size);
+        finish(one, Part::query_norm);
+        plain::attend(one, kv, layer, static_cast<int>(head) / (spec.query_heads / spec.kv_heads), first, position + 1,
+                      1.0 / std::sqrt(static_cast<double>(spec.head_size)),
+                      std::span(attended).subspan(head * size, size));
+      }
+      const std::vector<float> o = project(w, Part::output, Part::output_bias, layer, attended);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] += o[i];
+
+      const std::vector<float> m = normed(w, spec, Part::post_attention_norm, layer, x);
+      std::vector<float> gate = project(w, Part::gate, Part::gate_bias, layer, m);
+      const std::vector<float> up = project(w, Part::up, Part::up_bias, layer, m);
+      plain::swiglu(gate, up, gate);
+      const std::vector<float> down = project(w, Part::down, Part::down_bias, layer, gate);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] += down[i];
+    }
+    const std::vector<float> h = normed(w, spec, Part::final_norm, -1, x);
+    const std::vector<float> row = project(w, Part::head, std::nullopt, -1, h);
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
+  return logits;
+}
+
+}  // namespace duet::test
