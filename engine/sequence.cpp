@@ -102,19 +102,19 @@ bool accept(Sequence& sequence, const SampleResult& sampled, const std::vector<s
     return true;
   }
   if (sequence.generated() >= request.max_tokens) {
-    answer.finish = Finish::length;
-    release_text(sequence);
+    answer.finish = release_text(sequence) ? Finish::stop_string : Finish::length;
     return true;
   }
   emit(sequence);
   return false;
 }
 
-void release_text(Sequence& sequence) {
-  if (!sequence.text) return;
-  // The last bytes may complete a stop string too: the text then ends before it as anywhere else.
-  if (!sequence.stops->push(sequence.text->finish(), sequence.released)) sequence.stops->finish(sequence.released);
+bool release_text(Sequence& sequence) {
+  if (!sequence.text) return false;
+  const bool stopped = sequence.stops->push(sequence.text->finish(), sequence.released);
+  if (!stopped) sequence.stops->finish(sequence.released);
   emit(sequence);
+  return stopped;
 }
 
 void join_pieces(Sequence& sequence) {

@@ -81,8 +81,9 @@ void begin_piece(Sequence& sequence, std::size_t piece, const Tokenizer* tokeniz
 /// (answer.finish says why). Throws what the sink throws.
 bool accept(Sequence& sequence, const SampleResult& sampled, const std::vector<std::int32_t>& end_ids);
 
-/// Lets out text that was held back: the answer ends here whatever it might have become. Throws what the sink throws.
-void release_text(Sequence& sequence);
+/// Lets out text that was held back: the answer ends here whatever it might have become. Returns true when its last
+/// bytes, which only now became text, completed a stop string: the text ends before it. Throws what the sink throws.
+bool release_text(Sequence& sequence);
 
 /// Text the engine puts between two pieces' answers.
 void join_pieces(Sequence& sequence);
