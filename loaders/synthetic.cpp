@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "duet/error.h"
 #include "loaders/hf_config.h"
@@ -50,39 +51,39 @@ const Shape& shape_of(std::string_view name) {
               fmt::format("Take one of {}", fmt::join(names, ", ")));
 }
 
-/// Words in the tokenizer before and beside the control tokens.
 struct Vocabulary {
-  int ids;    ///< Rows of the embedding.
-  int words;  ///< Ids below it are bytes and words.
+  int ids = 151936;     ///< Rows of the embedding.
+  int words = 151643;   ///< Ids below it are those of the model: bytes, words, and control tokens named there.
+  int control_end = 0;  ///< Ids from `words` to here are control tokens; those not named are reserved ones.
   std::vector<ControlToken> controls;
-  std::string_view begin, end;  ///< Names of the begin and end token.
+  std::string_view begin, end;  ///< Begin and end token.
 };
 
 Vocabulary vocabulary_of(Family family) {
+  Vocabulary v;
+  v.end = "<|im_end|>";
   switch (family) {
-    case Family::llama3:
-      return {128256,
-              128000,
-              {{128000, "<|begin_of_text|>"},
-               {128001, "<|end_of_text|>"},
-               {128008, "<|eom_id|>"},
-               {128009, "<|eot_id|>"},
-               {128011, "<|im_start|>"},
-               {128012, "<|im_end|>"}},
-              "<|begin_of_text|>",
-              "<|im_end|>"};
-    case Family::smollm2:
-      return {
-          49152, 49152, {{0, "<|endoftext|>"}, {1, "<|im_start|>"}, {2, "<|im_end|>"}}, "<|im_start|>", "<|im_end|>"};
     case Family::qwen2:
     case Family::qwen3:
+      v.control_end = 151646;
+      v.controls = {{151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}};
+      v.begin = "<|endoftext|>";
+      break;
+    case Family::llama3:
+      v.ids = 128256;
+      v.words = 128000;
+      v.control_end = 128256;
+      v.controls = {{128000, "<|begin_of_text|>"}, {128001, "<|end_of_text|>"}, {128008, "<|eom_id|>"},
+                    {128009, "<|eot_id|>"},        {128011, "<|im_start|>"},    {128012, "<|im_end|>"}};
+      v.begin = "<|begin_of_text|>";
+      break;
+    case Family::smollm2:
+      v.ids = v.words = v.control_end = 49152;
+      v.controls = {{0, "<|endoftext|>"}, {1, "<|im_start|>"}, {2, "<|im_end|>"}};
+      v.begin = "<|im_start|>";
       break;
   }
-  return {151936,
-          151643,
-          {{151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}},
-          "<|endoftext|>",
-          "<|im_end|>"};
+  return v;
 }
 
 Json config_of(const Shape& shape) {
@@ -195,26 +196,33 @@ std::string word_of(int number) {
 }
 
 std::string tokenizer_json(const Vocabulary& vocabulary) {
+  std::map<int, std::string> controls;
+  for (const ControlToken& token : vocabulary.controls) controls.emplace(token.id, token.text);
+  // Readers number added tokens that the model lacks upwards from its size, so none may be left out between them.
+  for (int id = vocabulary.words; id < vocabulary.control_end; ++id)
+    controls.emplace(id, fmt::format("<|reserved_special_token_{}|>", id - vocabulary.words));
   Json added = Json::array();
-  std::vector<bool> is_control(static_cast<std::size_t>(vocabulary.ids));
-  for (const ControlToken& token : vocabulary.controls) {
-    is_control[static_cast<std::size_t>(token.id)] = true;
-    added.push_back({{"id", token.id},
-                     {"content", token.text},
+  for (const auto& [id, text] : controls)
+    added.push_back({{"id", id},
+                     {"content", text},
                      {"single_word", false},
                      {"lstrip", false},
                      {"rstrip", false},
                      {"normalized", false},
                      {"special", true}});
-  }
+
   const std::vector<std::string> bytes = byte_letters();
   Json vocab = Json::object();
   auto& entries = vocab.get_ref<Json::object_t&>();  // Appended to directly: adding by key searches the whole list.
-  int number = 0;
+  std::size_t number = 0;
   for (int id = 0; id < vocabulary.words; ++id) {
-    if (is_control[static_cast<std::size_t>(id)]) continue;
-    const auto index = static_cast<std::size_t>(number++);
-    entries.emplace_back(index < bytes.size() ? bytes[index] : word_of(static_cast<int>(index)), Json(id));
+    const auto control = controls.find(id);
+    if (control != controls.end()) {
+      entries.emplace_back(control->second, Json(id));
+      continue;
+    }
+    entries.emplace_back(number < bytes.size() ? bytes[number] : word_of(static_cast<int>(number)), Json(id));
+    ++number;
   }
   const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", true}};
   const Json tokenizer = {{"version", "1.0"},
