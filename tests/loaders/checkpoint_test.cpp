@@ -401,6 +401,35 @@ TEST(GoldenCheckpoints, EveryFamilyOpensWithEveryTensorUsed) {
   }
 }
 
+TEST(GoldenCheckpoints, BitsandbytesCheckpointsOpenAsTheirTensorsSay) {
+  const std::vector<std::string> names = test::golden_names("bnb");
+  ASSERT_GE(names.size(), 8U);
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    const auto expected =
+        nlohmann::json::parse(test::read_file(test::golden_directory() / "bnb" / name / "expected.json"));
+    const auto dense = expected["dense_modules"].get<std::vector<std::string>>();
+    const auto source = open_checkpoint(test::golden_directory() / "bnb" / name, {});
+    for (std::size_t i = 0; i < source->tensors().size(); ++i) {
+      const WeightTensor& tensor = source->tensors()[i];
+      const std::string module = tensor.row.name.substr(0, tensor.row.name.rfind('.'));
+      const bool is_dense = std::any_of(dense.begin(), dense.end(), [&](const std::string& listed) {
+        return module == listed || module.starts_with(listed + ".");
+      });
+      const bool matrix = tensor.row.role == TensorRole::linear || tensor.row.role == TensorRole::head;
+      if (matrix && !is_dense) {
+        const bool nf4 = expected["quant_type"].get<std::string>() == "nf4";
+        EXPECT_EQ(tensor.storage, (StorageSpec{nf4 ? Storage::nf4 : Storage::fp4, expected["block_size"].get<int>(),
+                                               expected["nested"].get<bool>()}))
+            << tensor.row.name;
+      } else {
+        EXPECT_FALSE(is_quantised(tensor.storage.storage)) << tensor.row.name;
+      }
+      for (const float value : floats_of(*source, i)) ASSERT_TRUE(std::isfinite(value)) << tensor.row.name;
+    }
+  }
+}
+
 TEST(SharedData, Stories260kOpens) {
   const auto shared = test::shared_data_directory();
   if (!shared) GTEST_SKIP() << "shared/data is not there: stories260k is not read";
