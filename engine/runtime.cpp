@@ -14,23 +14,13 @@
 #include <utility>
 
 #include "duet/error.h"
+#include "engine/adapter_table.h"
 #include "engine/sequence.h"
 #include "engine/worker.h"
 
 namespace duet {
 
 namespace {
-
-/// One adapter slot of one model.
-struct AdapterSlot {
-  enum class State { empty, changing, ready };
-  State state = State::empty;
-  std::string name;
-  std::string content_hash;
-  double scale = 1.0;
-  bool has_dora = false;
-  int users = 0;  ///< Requests, waiting or in progress.
-};
 
 /// What a ticket stands for.
 struct Record {
@@ -69,7 +59,6 @@ void check_request(const TokenRequest& request, const ModelSpec& spec, const Run
     refuse("Stop strings were given and the model has no tokenizer");
 }
 
-/// Error's own text ends with a full stop already.
 Answer failed_answer(const Error& error) {
   Answer answer;
   answer.code = error.code();
@@ -100,9 +89,6 @@ class Runtime::Impl {
   void check_model(int model) const;
 
   // Called with the mutex held.
-  AdapterChoice choose_adapter(const TokenRequest& request);
-  AdapterSlot* find_adapter(int model, std::string_view name);
-  int& users_of(const Sequence& sequence);
   Ticket end_at_once(Answer answer);
   void run_errand(Lock& lock, std::function<void()> work);
 
@@ -116,9 +102,9 @@ class Runtime::Impl {
   const std::vector<RuntimeModel> models_;
 
   mutable std::mutex mutex_;
-  std::condition_variable mail_;                    ///< Something for the worker.
-  std::condition_variable ended_;                   ///< A request or an errand ended.
-  std::vector<std::vector<AdapterSlot>> adapters_;  ///< [models][slots]
+  std::condition_variable mail_;   ///< Something for the worker.
+  std::condition_variable ended_;  ///< A request or an errand ended.
+  AdapterTable adapters_;
   std::unordered_map<Ticket, Record> records_;
   std::vector<std::unique_ptr<Sequence>> new_sequences_;
   std::vector<Ticket> new_cancels_;
@@ -170,8 +156,8 @@ Runtime::Impl::Impl(Backend& backend, const Plan& plan, std::vector<RuntimeModel
     : backend_(backend),
       plan_(plan),
       models_(checked(std::move(models), plan)),
+      adapters_(plan_),
       worker_(backend_, plan_, models_, checked(options), [this](Sequence& sequence) { keep_answer(sequence); }) {
-  for (const PlannedModel& model : plan_.models) adapters_.emplace_back(model.adapter_slots.size());
   published_ = worker_.counters();
   thread_ = std::thread([this] { run(); });
 }
@@ -196,7 +182,8 @@ Ticket Runtime::Impl::submit(TokenRequest request, TokenSink* sink) {
   try {
     prepare(*sequence, std::move(request));
     lock.lock();
-    sequence->adapter = choose_adapter(sequence->request);
+    const TokenRequest& wanted = sequence->request;
+    sequence->adapter = adapters_.choose(wanted.model, wanted.adapter, wanted.adapter_scale);
   } catch (const Error& error) {
     Answer answer = failed_answer(error);
     answer.model = std::move(sequence->answer.model);
@@ -211,7 +198,7 @@ Ticket Runtime::Impl::submit(TokenRequest request, TokenSink* sink) {
   sequence->sink = sink;
   sequence->answer.adapter = sequence->adapter.name;
   if (sequence->request.deadline > 0) sequence->deadline = sequence->submitted + sequence->request.deadline;
-  if (sequence->adapter.slot >= 0) ++users_of(*sequence);
+  adapters_.add_user(sequence->request.model, sequence->adapter);
   records_.emplace(ticket, Record{});
   new_sequences_.push_back(std::move(sequence));
   lock.unlock();
@@ -230,6 +217,9 @@ void Runtime::Impl::prepare(Sequence& sequence, TokenRequest request) const {
   sequence.pieces = cut_prompt(sequence.request, planned.name, planned.max_context_tokens, sequence.answer.cut);
   sequence.answer.tokens.reserve(static_cast<std::size_t>(sequence.request.max_tokens) * sequence.pieces.size());
   begin_piece(sequence, 0, models_[index].tokenizer.get());
+  std::string& adapter = sequence.request.adapter;
+  if (adapter.empty()) adapter = models_[index].default_adapter;
+  if (adapter.empty()) adapter = "none";
 }
 
 Ticket Runtime::Impl::submit_failed(Answer answer) {
@@ -290,42 +280,6 @@ void Runtime::Impl::check_model(int model) const {
     throw Error(Code::not_found, fmt::format("There is no model {}; the engine holds {}", model, models_.size()));
 }
 
-AdapterSlot* Runtime::Impl::find_adapter(int model, std::string_view name) {
-  for (AdapterSlot& slot : adapters_[static_cast<std::size_t>(model)])
-    if (slot.state != AdapterSlot::State::empty && slot.name == name) return &slot;
-  return nullptr;
-}
-
-int& Runtime::Impl::users_of(const Sequence& sequence) {
-  return adapters_[static_cast<std::size_t>(sequence.request.model)][static_cast<std::size_t>(sequence.adapter.slot)]
-      .users;
-}
-
-AdapterChoice Runtime::Impl::choose_adapter(const TokenRequest& request) {
-  const auto model = static_cast<std::size_t>(request.model);
-  const std::string& name = request.adapter.empty() ? models_[model].default_adapter : request.adapter;
-  if (name.empty() || name == "none") return {};
-  const AdapterSlot* slot = find_adapter(request.model, name);
-  if (slot == nullptr || slot->state != AdapterSlot::State::ready) {
-    std::string loaded;
-    for (const AdapterSlot& other : adapters_[model])
-      if (other.state == AdapterSlot::State::ready) loaded += fmt::format("\"{}\", ", other.name);
-    throw Error(Code::not_found,
-                fmt::format("Model \"{}\" has no adapter \"{}\" loaded", plan_.models[model].name, name),
-                fmt::format("Choose one of {}\"none\", or load it first", loaded));
-  }
-  if (slot->has_dora && request.adapter_scale != 1.0)
-    throw Error(Code::unsupported,
-                fmt::format("Adapter \"{}\" has DoRA modules, whose norms hold for the scale it was loaded with; "
-                            "adapter_scale is {}",
-                            name, request.adapter_scale),
-                "Leave adapter_scale at 1, or load the adapter again with another scale");
-  return {.slot = static_cast<int>(slot - adapters_[model].data()),
-          .name = name,
-          .content_hash = slot->content_hash,
-          .scale = static_cast<float>(slot->scale * request.adapter_scale)};
-}
-
 /// Has the worker's thread do `work` between two steps and waits for it. Throws what it throws.
 void Runtime::Impl::run_errand(Lock& lock, std::function<void()> work) {
   Errand errand{.work = std::move(work), .error = nullptr, .done = false};
@@ -339,72 +293,29 @@ void Runtime::Impl::run_errand(Lock& lock, std::function<void()> work) {
 }
 
 void Runtime::Impl::load_adapter(int model, const std::string& name, const AdapterSource& source, double scale) {
-  const AdapterSpec& spec = source.spec();
-  Lock lock(mutex_);
   check_model(model);
-  const PlannedModel& planned = plan_.models[static_cast<std::size_t>(model)];
-  std::vector<AdapterSlot>& slots = adapters_[static_cast<std::size_t>(model)];
-  if (name.empty() || name == "none")
-    throw Error(Code::invalid_argument, fmt::format("An adapter cannot be called \"{}\"", name));
-  if (!std::isfinite(scale))
-    throw Error(Code::invalid_argument, fmt::format("Adapter \"{}\" has scale {}", name, scale));
-  if (find_adapter(model, name) != nullptr)
-    throw Error(Code::invalid_argument, fmt::format("Model \"{}\" already has an adapter \"{}\"", planned.name, name),
-                "Drop it first, or choose another name");
-  const auto slot = std::find_if(slots.begin(), slots.end(),
-                                 [](const AdapterSlot& each) { return each.state == AdapterSlot::State::empty; });
-  if (slot == slots.end())
-    throw Error(Code::no_room,
-                fmt::format("Adapter \"{}\" finds no free slot: model \"{}\" has {}, all taken", name, planned.name,
-                            slots.size()),
-                "Drop another adapter, or open the engine with more adapter slots");
-  const auto index = static_cast<std::size_t>(slot - slots.begin());
-  if (spec.bytes > planned.adapter_slots[index].bytes)
-    throw Error(Code::no_room,
-                fmt::format("Adapter \"{}\" takes {} bytes and a slot of model \"{}\" has {}", name, spec.bytes,
-                            planned.name, planned.adapter_slots[index].bytes),
-                fmt::format("Open the engine with adapter_rank {} or more", spec.largest_rank));
-  if (spec.largest_rank > plan_.limits.max_adapter_rank)
-    throw Error(Code::no_room,
-                fmt::format("Adapter \"{}\" has rank {} and the plan keeps scratch for rank {}", name,
-                            spec.largest_rank, plan_.limits.max_adapter_rank),
-                fmt::format("Open the engine with adapter_rank {} or more", spec.largest_rank));
-  *slot = {.state = AdapterSlot::State::changing,
-           .name = name,
-           .content_hash = spec.content_hash,
-           .scale = scale,
-           .has_dora = spec.has_dora(),
-           .users = 0};
+  Lock lock(mutex_);
+  const int slot = adapters_.reserve(model, name, source.spec(), scale);
   try {
-    run_errand(lock, [&] { backend_.load_adapter(model, static_cast<int>(index), source, static_cast<float>(scale)); });
+    run_errand(lock, [&] { backend_.load_adapter(model, slot, source, static_cast<float>(scale)); });
   } catch (...) {
-    *slot = {};
+    adapters_.make_empty(model, slot);
     throw;
   }
-  slot->state = AdapterSlot::State::ready;
+  adapters_.make_ready(model, slot);
 }
 
 void Runtime::Impl::drop_adapter(int model, const std::string& name) {
-  Lock lock(mutex_);
   check_model(model);
-  const std::string& model_name = plan_.models[static_cast<std::size_t>(model)].name;
-  AdapterSlot* slot = find_adapter(model, name);
-  if (slot == nullptr || slot->state != AdapterSlot::State::ready)
-    throw Error(Code::not_found, fmt::format("Model \"{}\" has no adapter \"{}\" loaded", model_name, name));
-  if (slot->users > 0)
-    throw Error(Code::invalid_argument,
-                fmt::format("Adapter \"{}\" of model \"{}\" is in use by {} request{}", name, model_name, slot->users,
-                            slot->users == 1 ? "" : "s"),
-                "Wait for them or cancel them first");
-  slot->state = AdapterSlot::State::changing;
-  const auto index = static_cast<int>(slot - adapters_[static_cast<std::size_t>(model)].data());
+  Lock lock(mutex_);
+  const int slot = adapters_.retire(model, name);
   try {
-    run_errand(lock, [&] { backend_.drop_adapter(model, index); });
+    run_errand(lock, [&] { backend_.drop_adapter(model, slot); });
   } catch (...) {
-    slot->state = AdapterSlot::State::ready;
+    adapters_.make_ready(model, slot);
     throw;
   }
-  *slot = {};
+  adapters_.make_empty(model, slot);
 }
 
 // ---- the worker's thread ----
@@ -452,7 +363,7 @@ bool Runtime::Impl::take_mail() {
 void Runtime::Impl::keep_answer(Sequence& sequence) {
   {
     const Lock lock(mutex_);
-    if (sequence.adapter.slot >= 0) --users_of(sequence);
+    adapters_.drop_user(sequence.request.model, sequence.adapter);
     Record& record = records_.at(sequence.ticket);
     record.answer = std::move(sequence.answer);
     record.done = true;

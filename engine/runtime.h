@@ -36,6 +36,7 @@ struct RuntimeOptions {
 /// together with the others of its model. Models with sequences in progress take turns of `steps_per_turn` steps. When
 /// a sequence grows and no page is left, the least important one in progress (lowest priority, then latest arrival)
 /// gives its pages back and waits again in its old place; what was lost is computed again, and its answer is the same.
+/// Only that interrupts a request in progress, never a more important one that waits.
 /// With KvPolicy::clear a model runs until nothing of it is in progress, and all cached pages go when another starts.
 ///
 /// Length: a prompt over `max_length_tokens` (or over what its context leaves beside `max_tokens`, when cutting was

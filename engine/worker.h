@@ -32,7 +32,7 @@ class Worker {
   bool idle() const { return sequences_.empty(); }
   void step();
 
-  double now() const;         ///< Seconds since construction.
+  double now() const;         ///< Seconds on the steady clock.
   Counters counters() const;  ///< Without `requests` and what only the runtime sees.
 
  private:
