@@ -298,7 +298,7 @@ void a_thousand_switches(KvPolicy policy) {
   EXPECT_EQ(at_start.free_pages, at_start.total_pages);
   const auto first_prompt = fake_prompt(70, 1);
   const Answer first = engine.run(kLaya, "", 1.0, first_prompt, 20);
-  int cancelled = 0, loads = 0;
+  int loads = 0;
   for (int i = 0; i < 1000; ++i) {
     const int model = i % 2 == 0 ? kKev : kLaya;
     const bool swaps = i % 5 == 0;
@@ -312,7 +312,7 @@ void a_thousand_switches(KvPolicy policy) {
     request.prompt_ids = fake_prompt(20 + i % 50, static_cast<std::uint64_t>(i % 13));
     request.max_tokens = 5 + i % 7;
     const Ticket ticket = runtime.submit(request);
-    if (i % 7 == 0) cancelled += runtime.cancel(ticket) ? 1 : 0;
+    if (i % 7 == 0) runtime.cancel(ticket);
     const Answer answer = runtime.wait(ticket);
     if (answer.code == Code::ok) {
       const std::string content = swaps ? "content " + std::to_string(i) : "";
