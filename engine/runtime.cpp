@@ -36,8 +36,8 @@ struct Errand {
 };
 
 void check_request(const TokenRequest& request, const ModelSpec& spec, const RuntimeModel& model) {
-  const auto refuse = [](std::string what, std::string fix = {}) {
-    throw Error(Code::invalid_argument, std::move(what), std::move(fix));
+  const auto refuse = [](const std::string& what, const std::string& fix = {}) {
+    throw Error(Code::invalid_argument, what, fix);
   };
   if (request.prompt_ids.empty()) refuse("The prompt is empty", "Give at least one token");
   for (std::size_t i = 0; i < request.prompt_ids.size(); ++i)
@@ -52,9 +52,9 @@ void check_request(const TokenRequest& request, const ModelSpec& spec, const Run
   if (!std::isfinite(request.deadline) || request.deadline < 0)
     refuse(fmt::format("deadline is {} s", request.deadline), "Give seconds from submission, or 0 for none");
   if (!std::isfinite(request.adapter_scale)) refuse(fmt::format("adapter_scale is {}", request.adapter_scale));
-  if (std::string sentence = check_sampling(request.sampling, spec.vocabulary); !sentence.empty())
-    refuse(std::move(sentence));
-  if (std::string sentence = check_stop_strings(request.stop); !sentence.empty()) refuse(std::move(sentence));
+  if (const std::string sentence = check_sampling(request.sampling, spec.vocabulary); !sentence.empty())
+    refuse(sentence);
+  if (const std::string sentence = check_stop_strings(request.stop); !sentence.empty()) refuse(sentence);
   if (!request.stop.empty() && model.tokenizer == nullptr)
     refuse("Stop strings were given and the model has no tokenizer");
 }
