@@ -200,7 +200,8 @@ def make_variant(out: Path, variant: Quantised) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
     write_json(directory / "config.json", {**family.config, "quantization_config": quantisation_config(variant)})
-    checkpoints.write_tokenizer(directory, family.config["model_type"])
+    if family.name == "qwen2_nf4_nested":
+        checkpoints.write_tokenizer(directory, family.config["model_type"])
     if variant.skip_modules != "null" and family.name != "llama_nf4_list_wrong":  # transformers refuses these two
         check_reading(directory, variant, stored)
     if variant.block_size == 64 and variant.dense == ("lm_head",):

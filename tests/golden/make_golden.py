@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Makes tests/golden/data with the reference stack (see README.md for the layout).
 
-    make_golden.py [--only PART] [--out DIR] [--shared DIR]     write
-    make_golden.py --check                                       regenerate elsewhere and compare
+    make_golden.py [--only PART] [--out DIR]     write
+    make_golden.py --check                       regenerate elsewhere and compare
+
+stories260k is read from $DUET_SHARED_DATA, by default ../shared/data beside the repository.
 """
 
 import argparse
 import filecmp
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -20,16 +23,26 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"  # bitsandbytes compiles its portable ke
 import numpy as np
 import torch
 
+import adapters
 import bnb_checkpoints
 import checkpoints
 import quant_tables
+import sampling
+import stories
 from common import MAX_FILE_BYTES
 
 HERE = Path(__file__).resolve().parent
-PARTS = {"models": checkpoints.make, "quant": quant_tables.make, "bnb": bnb_checkpoints.make}
+PARTS = {  # in this order: adapters are made on models
+    "models": checkpoints.make,
+    "quant": quant_tables.make,
+    "bnb": bnb_checkpoints.make,
+    "adapters": adapters.make,
+    "sampling": sampling.make,
+    "stories260k": stories.make,
+}
 
 
-def make(out: Path, parts: list[str], shared: Path) -> None:
+def make(out: Path, parts: list[str]) -> None:
     for part in parts:
         PARTS[part](out)
 
@@ -65,22 +78,25 @@ def differences(want: Path, got: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "data")
-    parser.add_argument("--shared", type=Path, default=HERE.parents[2] / "shared" / "data")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 
-    parts = arguments.only or list(PARTS)
+    os.environ.setdefault("DUET_SHARED_DATA", str(HERE.parents[2] / "shared" / "data"))
+
+    parts = [part for part in PARTS if not arguments.only or part in arguments.only]
     if not arguments.check:
-        make(arguments.out, parts, arguments.shared)
+        make(arguments.out, parts)
         large = [path for path in arguments.out.rglob("*") if path.is_file() and path.stat().st_size > MAX_FILE_BYTES]
         if large:
             sys.exit(f"files above {MAX_FILE_BYTES} bytes: {large}")
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        make(Path(folder), parts, arguments.shared)
+        if "adapters" in parts and "models" not in parts:
+            shutil.copytree(arguments.out / "models", Path(folder) / "models")
+        make(Path(folder), parts)
         wrong = [line for part in parts for line in differences(arguments.out / part, Path(folder) / part)]
     print("\n".join(wrong) or "no differences")
     return 1 if wrong else 0

@@ -194,7 +194,7 @@ def make_eight_bit(out: Path) -> None:
     tensors = {name: entry for name, entry in inputs().items() if not name.startswith(("ties", "large"))}
     tensors["ties_int8_2x32"] = (int8_ties(), "values half way between codes")
     for name, (value, why) in tensors.items():
-        for dtype in FLOATS if name in ("normal_64x96", "normal_3x50") else ["float32"]:
+        for dtype in FLOATS if name == "normal_3x50" else ["float32"]:
             typed = value.to(FLOATS[dtype])
             key, cases = f"{name}/{dtype}", []
             for block_size in (32, 64):
