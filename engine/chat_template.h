@@ -67,6 +67,9 @@ std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, const ChatTemp
 /// "mistral", "zephyr", "gemma".
 std::span<const std::string_view> chat_family_names();
 
+/// What a person can do about a template that is missing or not understood; for messages.
+std::string chat_template_ways_out();
+
 /// Jinja text of a family; throws Error(not_found) listing the names.
 std::string_view chat_family_template(std::string_view name);
 

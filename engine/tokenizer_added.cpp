@@ -81,8 +81,10 @@ std::int32_t AddedTokenMatcher::longest_at(std::string_view text, std::size_t at
     if (edge == next.end() || edge->first != byte) break;
     node = static_cast<std::size_t>(edge->second);
     const std::int32_t entry = nodes_[node].entry;
-    if (entry >= 0 && (!entries_[static_cast<std::size_t>(entry)].control || permission.covers(at, i + 1)))
-      best = entry;
+    if (entry < 0) continue;
+    // In a text of mixed origin a control token that is not allowed gives way to a shorter one that is.
+    const bool control = entries_[static_cast<std::size_t>(entry)].control;
+    if (permission.flags == nullptr || !control || permission.covers(at, i + 1)) best = entry;
   }
   return best;
 }
@@ -102,6 +104,7 @@ std::vector<AddedTokenMatcher::Stretch> AddedTokenMatcher::split(std::string_vie
     const Entry& entry = entries_[static_cast<std::size_t>(found)];
     std::size_t begin = at, end = at + entry.content.size();
     at = end;
+    if (entry.control && !permission.covers(begin, end)) continue;  // its spelling is text, as a whole
     if (entry.single_word && (word_before(text, begin) || word_at(text, end))) continue;
     if (entry.lstrip && begin > done) begin = space_begin(text, begin, done);
     if (entry.rstrip) {

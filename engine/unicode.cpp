@@ -4,6 +4,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -168,41 +169,68 @@ bool is_plain_nfc(char32_t code) {
          (code >= 0x309B && code <= 0x30FF) || (code >= 0xAC00 && code <= 0xD7A3) || (code >= 0xFF01 && code <= 0xFF60);
 }
 
-/// Decomposes `text`, sorts marks, composes when the form says so, and appends the result.
-void append_normalized(UnicodeForm form, std::string_view text, std::string& out) {
-  const bool compatibility = form == UnicodeForm::nfkc || form == UnicodeForm::nfkd;
-  const bool compose = form == UnicodeForm::nfc || form == UnicodeForm::nfkc;
-  const auto options =
-      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0));
-  std::vector<utf8proc_int32_t> codes;
-  for (std::size_t at = 0; at < text.size();) {
-    const Utf8Char c = decode_utf8(text, at);
-    at += c.size;
-    utf8proc_int32_t parts[32];  // the longest decomposition has 18 characters
-    const utf8proc_ssize_t count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.code), parts, 32, options, nullptr);
-    if (count > 0 && count <= 32) codes.insert(codes.end(), parts, parts + count);
-  }
+/// Characters younger than the Unicode tables of the reference (tokenizers 0.23), which therefore neither decompose nor
+/// combine there. Found by comparing every code point in several contexts; normalizing them "rightly" would give other
+/// ids than those the models were trained on.
+constexpr char32_t kYoung[][2] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+    {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785},
+    {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF},
+    {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E},
+    {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
+    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D},
+    {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+    {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+
+bool is_young(char32_t code) {
+  const auto* range = std::upper_bound(std::begin(kYoung), std::end(kYoung), code,
+                                       [](char32_t value, const char32_t(&row)[2]) { return value < row[0]; });
+  return range != std::begin(kYoung) && code <= (*(range - 1))[1];
+}
+
+utf8proc_propval_t combining_class(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
+
+/// Sorts marks and composes when the form says so; appends the result.
+void append_ordered(UnicodeForm form, std::vector<utf8proc_int32_t>& codes, std::string& out) {
   // Canonical order. utf8proc's own sorting is quadratic in the length of a run of marks.
-  const auto combining = [](utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; };
-  for (std::size_t i = 0; i < codes.size();) {
-    if (combining(codes[i]) == 0) {
-      ++i;
-      continue;
-    }
-    std::size_t end = i;
-    while (end < codes.size() && combining(codes[end]) != 0) ++end;
-    std::stable_sort(codes.begin() + static_cast<std::ptrdiff_t>(i), codes.begin() + static_cast<std::ptrdiff_t>(end),
-                     [&](utf8proc_int32_t a, utf8proc_int32_t b) { return combining(a) < combining(b); });
-    i = end;
+  for (auto begin = codes.begin(); begin != codes.end();) {
+    begin = std::find_if(begin, codes.end(), [](utf8proc_int32_t code) { return combining_class(code) != 0; });
+    const auto end = std::find_if(begin, codes.end(), [](utf8proc_int32_t code) { return combining_class(code) == 0; });
+    std::stable_sort(begin, end,
+                     [](utf8proc_int32_t a, utf8proc_int32_t b) { return combining_class(a) < combining_class(b); });
+    begin = end;
   }
-  if (compose && !codes.empty()) {
+  if ((form == UnicodeForm::nfc || form == UnicodeForm::nfkc) && !codes.empty()) {
     const utf8proc_ssize_t size =
         utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()),
                                  static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
     codes.resize(static_cast<std::size_t>(std::max<utf8proc_ssize_t>(size, 0)));
   }
   for (const utf8proc_int32_t code : codes) append_utf8(out, static_cast<char32_t>(code));
+  codes.clear();
+}
+
+void append_normalized(UnicodeForm form, std::string_view text, std::string& out) {
+  const bool compatibility = form == UnicodeForm::nfkc || form == UnicodeForm::nfkd;
+  const auto options =
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0));
+  std::vector<utf8proc_int32_t> codes;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Char c = decode_utf8(text, at);
+    at += c.size;
+    if (is_young(c.code)) {
+      append_ordered(form, codes, out);
+      append_utf8(out, c.code);
+      continue;
+    }
+    utf8proc_int32_t parts[32];  // the longest decomposition has 18 characters
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.code), parts, 32, options, nullptr);
+    if (count > 0 && count <= 32) codes.insert(codes.end(), parts, parts + count);
+  }
+  append_ordered(form, codes, out);
 }
 
 char flag_of(const ByteFlags& flags, std::size_t begin, std::size_t end) {
