@@ -44,7 +44,13 @@ def adapters() -> list[Adapter]:
         Adapter("qwen2", "some_r4", "r 4, alpha 8 on q, v, down; F32", some, half=True, nf4=True),
         Adapter("qwen2", "all_r16", "r 16, alpha 32 on all seven; BF16", lora(16, 32, ALL), torch.bfloat16, True, True),
         Adapter("qwen2", "all_linear_r2", 'target "all-linear"; F16', lora(2, 4, "all-linear"), torch.float16),
-        Adapter("qwen2", "rslora", "rsLoRA: scale 16 / sqrt(16) = 4", lora(16, 16, ["k_proj", "up_proj"], use_rslora=True), torch.bfloat16),
+        Adapter(
+            "qwen2",
+            "rslora",
+            "rsLoRA: scale 16 / sqrt(16) = 4",
+            lora(16, 16, ["k_proj", "up_proj"], use_rslora=True),
+            torch.bfloat16,
+        ),
         Adapter(
             "qwen2",
             "patterns",
@@ -67,7 +73,9 @@ def adapters() -> list[Adapter]:
                 },
             ),
         ),
-        Adapter("qwen2", "layers_1", "layers_to_transform [1]", lora(4, 8, SOME, layers_to_transform=[1]), torch.bfloat16),
+        Adapter(
+            "qwen2", "layers_1", "layers_to_transform [1]", lora(4, 8, SOME, layers_to_transform=[1]), torch.bfloat16
+        ),
         Adapter(
             "qwen2",
             "layers_0_pattern",
@@ -75,27 +83,103 @@ def adapters() -> list[Adapter]:
             lora(4, 8, SOME, layers_to_transform=0, layers_pattern="layers"),
             torch.float16,
         ),
-        Adapter("qwen2", "regex", "target_modules is a regex", lora(4, 8, r".*\.1\.(self_attn\.(q|k)|mlp\.up)_proj"), torch.float16),
+        Adapter(
+            "qwen2",
+            "regex",
+            "target_modules is a regex",
+            lora(4, 8, r".*\.1\.(self_attn\.(q|k)|mlp\.up)_proj"),
+            torch.float16,
+        ),
         Adapter(
             "qwen2",
             "exclude",
             "exclude_modules takes layer 0's v away",
             lora(4, 8, ["q_proj", "v_proj"], exclude_modules=["layers.0.self_attn.v_proj"]),
         ),
-        Adapter("qwen2", "dora", "DoRA on q, v, o, down", lora(4, 8, ["q_proj", "v_proj", "o_proj", "down_proj"], use_dora=True), torch.bfloat16, half=True, nf4=True),
-        Adapter("qwen2", "bias_lora_only", "trained biases of the targeted modules", lora(4, 8, SOME, bias="lora_only"), torch.bfloat16),
-        Adapter("qwen2", "bias_all", "trained biases of every module, k among them", lora(4, 8, SOME, bias="all"), torch.float16),
-        Adapter("qwen2", "lora_bias", "lora_bias: a bias on B, scaled with it", lora(4, 8, SOME, lora_bias=True), torch.float16, half=True),
-        Adapter("qwen2_new_spelling", "saved_head", "modules_to_save lm_head over a tied base", {**some, "modules_to_save": ["lm_head"]}, torch.bfloat16),
-        Adapter("qwen2_new_spelling", "saved_embedding", "modules_to_save embed_tokens over a tied base", {**some, "modules_to_save": ["embed_tokens"]}, torch.bfloat16),
-        Adapter("qwen2_new_spelling", "lora_embedding", "LoRA on embed_tokens over a tied base", lora(4, 8, ["embed_tokens", "q_proj"]), torch.bfloat16),
-        Adapter("qwen2_new_spelling", "lora_head", "LoRA on lm_head over a tied base", lora(4, 8, ["lm_head", "q_proj"]), torch.bfloat16),
+        Adapter(
+            "qwen2",
+            "dora",
+            "DoRA on q, v, o, down",
+            lora(4, 8, ["q_proj", "v_proj", "o_proj", "down_proj"], use_dora=True),
+            torch.bfloat16,
+            half=True,
+            nf4=True,
+        ),
+        Adapter(
+            "qwen2",
+            "bias_lora_only",
+            "trained biases of the targeted modules",
+            lora(4, 8, SOME, bias="lora_only"),
+            torch.bfloat16,
+        ),
+        Adapter(
+            "qwen2",
+            "bias_all",
+            "trained biases of every module, k among them",
+            lora(4, 8, SOME, bias="all"),
+            torch.float16,
+        ),
+        Adapter(
+            "qwen2",
+            "lora_bias",
+            "lora_bias: a bias on B, scaled with it",
+            lora(4, 8, SOME, lora_bias=True),
+            torch.float16,
+            half=True,
+        ),
+        Adapter(
+            "qwen2_new_spelling",
+            "saved_head",
+            "modules_to_save lm_head over a tied base",
+            {**some, "modules_to_save": ["lm_head"]},
+            torch.bfloat16,
+        ),
+        Adapter(
+            "qwen2_new_spelling",
+            "saved_embedding",
+            "modules_to_save embed_tokens over a tied base",
+            {**some, "modules_to_save": ["embed_tokens"]},
+            torch.bfloat16,
+        ),
+        Adapter(
+            "qwen2_new_spelling",
+            "lora_embedding",
+            "LoRA on embed_tokens over a tied base",
+            lora(4, 8, ["embed_tokens", "q_proj"]),
+            torch.bfloat16,
+        ),
+        Adapter(
+            "qwen2_new_spelling",
+            "lora_head",
+            "LoRA on lm_head over a tied base",
+            lora(4, 8, ["lm_head", "q_proj"]),
+            torch.bfloat16,
+        ),
         Adapter("llama_gqa", "some_r4", "r 4, alpha 8 on q, v, down; BF16", some, torch.bfloat16, half=True),
         Adapter("llama_gqa", "all_r8", "r 8, alpha 16 on all seven; F16", lora(8, 16, ALL), torch.float16, half=True),
         Adapter("llama_gqa", "dora_all", "DoRA on all seven; F16", lora(2, 4, ALL, use_dora=True), torch.float16),
-        Adapter("llama_sharded", "lora_embedding_head", "LoRA on embed_tokens and lm_head, untied", lora(4, 8, ["embed_tokens", "lm_head"]), torch.bfloat16, half=True),
-        Adapter("llama_sharded", "saved_both", "modules_to_save embed_tokens and lm_head, untied", {**some, "modules_to_save": ["embed_tokens", "lm_head"]}, torch.bfloat16),
-        Adapter("llama_gqa", "lora_bias_rslora", "lora_bias with rsLoRA", lora(4, 8, SOME, lora_bias=True, use_rslora=True), torch.bfloat16),
+        Adapter(
+            "llama_sharded",
+            "lora_embedding_head",
+            "LoRA on embed_tokens and lm_head, untied",
+            lora(4, 8, ["embed_tokens", "lm_head"]),
+            torch.bfloat16,
+            half=True,
+        ),
+        Adapter(
+            "llama_sharded",
+            "saved_both",
+            "modules_to_save embed_tokens and lm_head, untied",
+            {**some, "modules_to_save": ["embed_tokens", "lm_head"]},
+            torch.bfloat16,
+        ),
+        Adapter(
+            "llama_gqa",
+            "lora_bias_rslora",
+            "lora_bias with rsLoRA",
+            lora(4, 8, SOME, lora_bias=True, use_rslora=True),
+            torch.bfloat16,
+        ),
         Adapter(
             "llama_12_layers",
             "layer_1_not_10",
@@ -121,7 +205,7 @@ def train(model: PeftModel, dtype: torch.dtype) -> None:
 
 
 def save(model: PeftModel, directory: Path, adapter: Adapter) -> None:
-    """save_pretrained, then what makes the folder independent of this machine: types, order of lists, name of the base."""
+    """save_pretrained, then what makes the folder the same everywhere: types, order of lists, name of the base."""
     model.save_pretrained(directory)
     (directory / "README.md").unlink()
     tensors = load_file(directory / "adapter_model.safetensors")

@@ -50,9 +50,15 @@ def variants() -> list[Quantised]:
             nested=True,
             skip_modules=None,
         ),
-        Quantised(small("qwen2_fp4", "FP4, block 64, list of skipped modules null"), quant_type="fp4", skip_modules=None),
+        Quantised(
+            small("qwen2_fp4", "FP4, block 64, list of skipped modules null"), quant_type="fp4", skip_modules=None
+        ),
         Quantised(small("qwen2_nf4_block32", "NF4, block 32, no list"), block_size=32, skip_modules="absent"),
-        Quantised(small("qwen2_nf4_block128", "NF4, block 128, the list is the string null"), block_size=128, skip_modules="null"),
+        Quantised(
+            small("qwen2_nf4_block128", "NF4, block 128, the list is the string null"),
+            block_size=128,
+            skip_modules="null",
+        ),
         Quantised(
             small("qwen2_fp4_block256_nested", "FP4, block 256, double quantisation"),
             quant_type="fp4",
@@ -64,7 +70,9 @@ def variants() -> list[Quantised]:
             block_size=512,
         ),
         Quantised(
-            Family("llama_nf4_block32_nested", odd, "344 blocks of 32 in an MLP matrix: two scales of the second level"),
+            Family(
+                "llama_nf4_block32_nested", odd, "344 blocks of 32 in an MLP matrix: two scales of the second level"
+            ),
             block_size=32,
             nested=True,
         ),
@@ -74,7 +82,10 @@ def variants() -> list[Quantised]:
             skip_modules=skipped,
         ),
         Quantised(
-            untied("llama_nf4_list_wrong", "the list names model.layers.1.mlp, its tensors are 4-bit all the same; so is lm_head"),
+            untied(
+                "llama_nf4_list_wrong",
+                "the list names model.layers.1.mlp, its tensors are 4-bit all the same; so is lm_head",
+            ),
             dense=(),
             skip_modules=("model.layers.1.mlp",),
         ),
@@ -157,7 +168,10 @@ def check_reading(directory: Path, variant: Quantised, stored: dict) -> None:
     for name, module in model.named_modules():
         if not isinstance(module, Linear4bit):
             continue
-        held = {"": module.weight.data, **{f".{k}": v for k, v in module.weight.quant_state.as_dict(packed=True).items()}}
+        held = {
+            "": module.weight.data,
+            **{f".{k}": v for k, v in module.weight.quant_state.as_dict(packed=True).items()},
+        }
         for key, value in held.items():
             if not same_bytes(value, stored[f"{name}.weight{key}"]):
                 raise ValueError(f"{variant.family.name}: transformers reads another {name}.weight{key}")

@@ -230,7 +230,9 @@ def families() -> list[Family]:
             "Qwen3 with attention_bias (q/k/v/o) and a window of 8 in layer 1",
             unlike=NO_WINDOW,
         ),
-        Family("mistral_full", small("mistral", sliding_window=None, head_dim=24), "Mistral v0.3: no window, head_dim 24"),
+        Family(
+            "mistral_full", small("mistral", sliding_window=None, head_dim=24), "Mistral v0.3: no window, head_dim 24"
+        ),
         Family(
             "llama_theta_1e6",
             small("llama", rope_theta=1e6),
@@ -276,7 +278,11 @@ def families() -> list[Family]:
         ),
         Family(
             "llama_yarn_attention_factor",
-            small("llama", **NEW, rope_parameters={**yarn_new, "attention_factor": 1.5, "beta_fast": 16.0, "beta_slow": 2.0}),
+            small(
+                "llama",
+                **NEW,
+                rope_parameters={**yarn_new, "attention_factor": 1.5, "beta_fast": 16.0, "beta_slow": 2.0},
+            ),
             "yarn with explicit attention factor and betas",
             unlike={
                 "implied factor": {"rope_parameters": {**yarn_new, "beta_fast": 16.0, "beta_slow": 2.0}},

@@ -18,7 +18,9 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # bitsandbytes compiles its portable kernels, which may fuse and round differently
+os.environ["TORCHDYNAMO_DISABLE"] = (
+    "1"  # bitsandbytes compiles its portable kernels, which may fuse and round differently
+)
 
 import numpy as np
 import torch

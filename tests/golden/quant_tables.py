@@ -6,7 +6,9 @@ from pathlib import Path
 import bitsandbytes.functional as bnb
 import numpy as np
 import torch
-from bitsandbytes.backends.default.ops import _dequantize_4bit_compute as decode_portably  # see README: the native kernel
+from bitsandbytes.backends.default.ops import (
+    _dequantize_4bit_compute as decode_portably,
+)  # see README: the native kernel
 
 from common import Arrays, normal, rng_of
 
@@ -60,7 +62,10 @@ def inputs() -> dict[str, tuple[torch.Tensor, str]]:
         "denormals_6x64": (denormals, "absmax down to denormal numbers"),
         "ties_nf4_4x32": (ties("nf4"), "values on the midpoints between NF4 codes, and one step beside them"),
         "ties_fp4_4x32": (ties("fp4"), "the same for FP4"),
-        "large_192x100": (normal(SEED, "large", (192, 100), 0.05), "more than 256 blocks of 64 or 32: two nested scales"),
+        "large_192x100": (
+            normal(SEED, "large", (192, 100), 0.05),
+            "more than 256 blocks of 64 or 32: two nested scales",
+        ),
     }
 
 
@@ -79,7 +84,7 @@ def block_sizes(name: str, dtype: str) -> tuple[int, ...]:
 
 
 def nearest_map_codes(values: torch.Tensor, code: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Second-level codes by the plain rule (nearest, ties to the lower): what bitsandbytes' portable backend computes."""
+    """Second-level codes by the plain rule, nearest with ties to the lower, as bitsandbytes' portable code has it."""
     codes, scales = [], []
     for block in values.split(256):
         absmax = block.abs().max()
@@ -89,7 +94,9 @@ def nearest_map_codes(values: torch.Tensor, code: torch.Tensor) -> tuple[torch.T
     return torch.cat(codes).to(torch.uint8), torch.stack(scales)
 
 
-def decode_by_formula(packed: np.ndarray, absmax: np.ndarray, code: np.ndarray, block_size: int, count: int) -> np.ndarray:
+def decode_by_formula(
+    packed: np.ndarray, absmax: np.ndarray, code: np.ndarray, block_size: int, count: int
+) -> np.ndarray:
     """w = code[q] * absmax in float32, the earlier element in the high half of a byte."""
     halves = np.stack([packed >> 4, packed & 15], axis=1).reshape(-1)[:count]
     return code[halves] * np.repeat(absmax, block_size)[:count]
@@ -99,9 +106,10 @@ def nested_scales(arrays: Arrays, name: str, value: torch.Tensor, quant_type: st
     """Double quantisation: one code a block, one scale for 256 codes, and the offset."""
     _, nested = bnb.quantize_4bit(value, blocksize=block_size, quant_type=quant_type, compress_statistics=True)
     restored = bnb.dequantize_blockwise(nested.absmax, nested.state2) + nested.offset
-    by_formula = (nested.state2.code[nested.absmax.int()].view(-1) * nested.state2.absmax.repeat_interleave(256)[
-        : nested.absmax.numel()
-    ]) + nested.offset
+    by_formula = (
+        nested.state2.code[nested.absmax.int()].view(-1)
+        * nested.state2.absmax.repeat_interleave(256)[: nested.absmax.numel()]
+    ) + nested.offset
     if not torch.equal(restored, by_formula):
         raise ValueError(f"{name}: nested scales do not follow the formula")
     _, plain = bnb.quantize_4bit(value, blocksize=block_size, quant_type=quant_type)
@@ -117,7 +125,9 @@ def nested_scales(arrays: Arrays, name: str, value: torch.Tensor, quant_type: st
     }
 
 
-def four_bit_case(arrays: Arrays, key: str, value: torch.Tensor, quant_type: str, block_size: int, decode: bool) -> dict:
+def four_bit_case(
+    arrays: Arrays, key: str, value: torch.Tensor, quant_type: str, block_size: int, decode: bool
+) -> dict:
     packed, state = bnb.quantize_4bit(value, blocksize=block_size, quant_type=quant_type)
     name = f"{key}/{quant_type}/{block_size}"
     case = {
@@ -156,7 +166,9 @@ def make_four_bit(out: Path) -> None:
             typed = value.to(FLOATS[dtype])
             key = f"{name}/{dtype}"
             cases = [
-                four_bit_case(arrays, key, typed, quant_type, block_size, decode=decoded_is_stored(name, dtype, block_size))
+                four_bit_case(
+                    arrays, key, typed, quant_type, block_size, decode=decoded_is_stored(name, dtype, block_size)
+                )
                 for quant_type in (("nf4", "fp4") if not name.startswith("ties") else (name.split("_")[1],))
                 for block_size in block_sizes(name, dtype)
             ]
@@ -171,7 +183,7 @@ def decoded_is_stored(name: str, dtype: str, block_size: int) -> bool:
 
 
 def linear_int8(values: np.ndarray, block_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Our 8-bit blocks: scale = absmax / 127, code = round-half-even(x / scale), all in float32; a scale of 0 has codes 0."""
+    """Our 8-bit blocks: scale = absmax / 127, code = round-half-even(x / scale), in float32; scale 0 has codes 0."""
     flat = values.astype(np.float32).reshape(-1)
     codes, scales = np.zeros(flat.size, np.int8), []
     for start in range(0, flat.size, block_size):

@@ -20,7 +20,7 @@ OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_p
 
 
 def vectors() -> dict[str, tuple[torch.Tensor, list[int]]]:
-    """Logits and the history the repetition penalty looks at. Values are multiples of 1/64, so text holds them exactly."""
+    """Logits and the history the repetition penalty looks at. Multiples of 1/64: text holds them exactly."""
     spread = (normal(SEED, "spread", (40,), 3.0) * 64).round() / 64
     flat = (normal(SEED, "flat", (24,), 0.3) * 64).round() / 64
     ties = torch.tensor([1.0, 2.0, 2.0, 0.5, 2.0, -1.0, 0.5, 0.5, -3.0, 1.0])

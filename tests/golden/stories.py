@@ -1,4 +1,4 @@
-"""What the real, trained stories260K checkpoint of the shared data answers, as Llama and as Qwen2: data/stories260k/."""
+"""What the trained stories260K checkpoint of the shared data answers, as Llama and as Qwen2: data/stories260k/."""
 
 import json
 import os
@@ -54,5 +54,7 @@ def make(out: Path) -> None:
         arrays.add("logits." + name, logits[positions])
         entry = {"name": name, "text": text, "ids": ids, "positions": positions, "greedy": answer}
         prompts.append({**entry, "greedy_gap": round(gap, 6), "greedy_text": tokenizer.decode(ids + answer)})
-    arrays.write(out / "stories260k" / "expected.json", {"why": "a real checkpoint, as Llama and as Qwen2", "prompts": prompts})
+    arrays.write(
+        out / "stories260k" / "expected.json", {"why": "a real checkpoint, as Llama and as Qwen2", "prompts": prompts}
+    )
     print("stories260k", flush=True)

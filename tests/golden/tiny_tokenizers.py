@@ -1,5 +1,5 @@
-"""Two tokenizers of 320 ids, trained on the lines below: byte-level BPE as Qwen has it, and SentencePiece-style BPE with
-byte fallback as Llama 2 has it."""
+"""Two tokenizers of 320 ids, trained on the lines below: byte-level BPE as Qwen has it, and SentencePiece-style BPE
+with byte fallback as Llama 2 has it."""
 
 import json
 
@@ -82,7 +82,8 @@ def sentence_piece() -> Tokenizer:
 
 
 CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 

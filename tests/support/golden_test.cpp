@@ -38,6 +38,21 @@ TEST(Golden, TheGreedyAnswerStartsWithTheLargestLogit) {
   }
 }
 
+TEST(Golden, EveryAdapterHasLogitsOfItsBaseAndOthers) {
+  int adapters = 0;
+  for (const std::string& base : golden_names("adapters")) {
+    for (const std::string& name : golden_names("adapters/" + base)) {
+      const GoldenArrays arrays("adapters/" + base + "/" + name + "/expected.json");
+      EXPECT_EQ(arrays.index().at("base"), "models/" + base);
+      EXPECT_EQ(arrays.shape("logits"), arrays.shape("base_logits")) << name;
+      EXPECT_NE(arrays.floats("logits"), arrays.floats("base_logits")) << name;
+      EXPECT_EQ(arrays.shape("logits")[0], static_cast<std::int64_t>(arrays.index().at("positions").size())) << name;
+      ++adapters;
+    }
+  }
+  EXPECT_EQ(adapters, 25);
+}
+
 TEST(Golden, RefusesAnArrayThatIsAbsentOrOfAnotherType) {
   const GoldenArrays arrays("models/qwen2/expected.json");
   EXPECT_THROW(arrays.floats("nothing"), std::runtime_error);
