@@ -29,7 +29,7 @@ RouteRules rules_from(const Json& json, std::string_view source) {
     const std::string nearest = nearest_name(key, known);
     throw Error(Code::bad_file, fmt::format("'{}': {} is no rule of the router", source, quote(key)),
                 nearest.empty() ? fmt::format("Rules are {}", listed(known, known.size()))
-                                : fmt::format("Did you mean '{}'", nearest));
+                                : fmt::format("The nearest rule is '{}'", nearest));
   }
   constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
   RouteRules rules;

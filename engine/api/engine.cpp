@@ -1,1 +1,204 @@
-// Engine.
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "duet/engine.h"
+#include "engine/api/open.h"
+#include "engine/api/prepare.h"
+#include "engine/router.h"
+#include "loaders/loaders.h"
+
+namespace duet {
+
+std::string_view name_of(Finish finish) {
+  switch (finish) {
+    case Finish::none:
+      return "none";
+    case Finish::stop_token:
+      return "stop_token";
+    case Finish::stop_string:
+      return "stop_string";
+    case Finish::length:
+      return "length";
+    case Finish::cancelled:
+      return "cancelled";
+    case Finish::deadline:
+      return "deadline";
+    case Finish::error:
+      return "error";
+  }
+  return "unknown";
+}
+
+class Engine::Impl {
+ public:
+  explicit Impl(api::OpenedEngine opened) : opened_(std::move(opened)) {}
+
+  Ticket submit(const Request& request, TokenSink* sink) {
+    try {
+      TokenRequest ready = prepared(request);
+      const std::lock_guard lock(mutex_);  // So that cancel_all sees every ticket that the runtime knows.
+      return *live_.insert(opened_.runtime->submit(std::move(ready), sink)).first;
+    } catch (const Error& error) {
+      return opened_.runtime->submit_failed(failed(request, error.code(), error.what()));
+    } catch (const std::exception& error) {
+      return opened_.runtime->submit_failed(failed(request, Code::internal, error.what()));
+    }
+  }
+
+  Answer wait(Ticket ticket) {
+    Answer answer = opened_.runtime->wait(ticket);
+    const std::lock_guard lock(mutex_);
+    live_.erase(ticket);
+    return answer;
+  }
+
+  void cancel_all() {
+    std::set<Ticket> tickets;
+    {
+      const std::lock_guard lock(mutex_);
+      ++cancelled_all_;
+      tickets = live_;
+    }
+    for (const Ticket ticket : tickets) opened_.runtime->cancel(ticket);
+  }
+
+  RoutedAnswer route(const Request& request, const RouteRules& rules, TokenSink* sink) {
+    RoutedAnswer routed;
+    const std::string problem = check_route_rules(rules);
+    if (!problem.empty()) {
+      routed.answer =
+          failed(request, Code::invalid_argument, "The rules of the router make no sense: " + problem + ".");
+      return routed;
+    }
+    const std::uint64_t epoch = cancel_epoch();
+    const auto begin = std::chrono::steady_clock::now();
+    Request own = request;
+    own.adapter.clear();
+    own.model = rules.fast;
+    own.max_tokens = rules.fast_max_tokens;
+    routed.fast = wait_unless_cancelled(submit(own, nullptr), epoch);
+    RouteDecision decision = decide(routed.fast, rules);
+    routed.escalated = decision.escalate;
+    routed.confidence = decision.confidence;
+    routed.reason = std::move(decision.reason);
+    if (!routed.escalated) {
+      routed.answer = routed.fast;
+      if (sink != nullptr && !routed.answer.text.empty()) sink->on_text(routed.answer.text);
+      return routed;
+    }
+    own.model = rules.deep;
+    own.max_tokens = rules.deep_max_tokens;
+    if (own.deadline > 0) {
+      const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      own.deadline = std::max(own.deadline - spent, 1e-9);
+    }
+    routed.answer = wait_unless_cancelled(submit(own, sink), epoch);
+    return routed;
+  }
+
+  void load_adapter(const std::string& model_name, const AdapterOptions& adapter) {
+    const std::lock_guard loading(loading_);
+    const int model = api::find_model(opened_.models, model_name);
+    Options options;  // The same rules as at open.
+    options.models = {{.name = model_name, .path = "-", .adapters = {adapter}}};
+    api::check_options(options);
+    const auto source = loaders::open_adapter(adapter.path, parts(model).spec, model_name);
+    opened_.runtime->load_adapter(model, adapter.name, *source, adapter.scale);
+    const std::lock_guard lock(mutex_);
+    adapters(model).push_back(adapter.name);
+  }
+
+  void drop_adapter(const std::string& model_name, const std::string& adapter) {
+    const std::lock_guard loading(loading_);
+    const int model = api::find_model(opened_.models, model_name);
+    opened_.runtime->drop_adapter(model, adapter);
+    const std::lock_guard lock(mutex_);
+    std::erase(adapters(model), adapter);
+  }
+
+  const api::ModelParts& model(const std::string& name) const { return parts(api::find_model(opened_.models, name)); }
+  const api::OpenedEngine& opened() const { return opened_; }
+
+ private:
+  const api::ModelParts& parts(int model) const { return opened_.models[static_cast<std::size_t>(model)]; }
+  std::vector<std::string>& adapters(int model) { return opened_.adapters[static_cast<std::size_t>(model)]; }
+
+  TokenRequest prepared(const Request& request) {
+    const int model = api::find_model(opened_.models, request.model);
+    std::vector<std::string> loaded;
+    {
+      const std::lock_guard lock(mutex_);
+      loaded = adapters(model);
+    }
+    return api::prepare(request, parts(model), model, loaded);
+  }
+
+  static Answer failed(const Request& request, Code code, std::string message) {
+    Answer answer;
+    answer.code = code;
+    answer.message = std::move(message);
+    answer.model = request.model;
+    answer.adapter = request.adapter;
+    answer.finish = Finish::error;
+    return answer;
+  }
+
+  std::uint64_t cancel_epoch() {
+    const std::lock_guard lock(mutex_);
+    return cancelled_all_;
+  }
+
+  // A cancel_all between two requests of one route finds neither of them live; it must end the second all the same.
+  Answer wait_unless_cancelled(Ticket ticket, std::uint64_t epoch) {
+    if (cancel_epoch() != epoch) opened_.runtime->cancel(ticket);
+    return wait(ticket);
+  }
+
+  api::OpenedEngine opened_;
+  std::mutex loading_;  // One adapter comes or goes at a time.
+  std::mutex mutex_;    // Guards what follows, and opened_.adapters.
+  std::set<Ticket> live_;
+  std::uint64_t cancelled_all_ = 0;
+};
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+Engine::~Engine() = default;
+
+Engine Engine::open(const Options& options) { return Engine(std::make_unique<Impl>(api::open_engine(options))); }
+std::string Engine::plan(const Options& options) { return table_of(api::plan_engine(options)); }
+
+Ticket Engine::submit(const Request& request, TokenSink* sink) { return impl_->submit(request, sink); }
+Answer Engine::wait(Ticket ticket) { return impl_->wait(ticket); }
+bool Engine::cancel(Ticket ticket) { return impl_->opened().runtime->cancel(ticket); }
+void Engine::cancel_all() { impl_->cancel_all(); }
+Answer Engine::run(const Request& request, TokenSink* sink) { return impl_->wait(impl_->submit(request, sink)); }
+RoutedAnswer Engine::route(const Request& request, const RouteRules& rules, TokenSink* sink) {
+  return impl_->route(request, rules, sink);
+}
+
+void Engine::load_adapter(const std::string& model, const AdapterOptions& adapter) {
+  impl_->load_adapter(model, adapter);
+}
+void Engine::drop_adapter(const std::string& model, const std::string& adapter) { impl_->drop_adapter(model, adapter); }
+
+std::vector<std::int32_t> Engine::tokenize(const std::string& model, std::string_view text, bool parse_special) const {
+  api::check_utf8(text, "the text");
+  return api::tokenizer_of(impl_->model(model))
+      .encode(text, {.add_special_tokens = false, .parse_special_tokens = parse_special});
+}
+
+std::string Engine::detokenize(const std::string& model, const std::vector<std::int32_t>& ids) const {
+  return api::tokenizer_of(impl_->model(model)).decode(ids, false);
+}
+
+Counters Engine::counters() const { return impl_->opened().runtime->counters(); }
+std::string Engine::plan_table() const { return table_of(impl_->opened().plan); }
+std::string Engine::load_report() const { return impl_->opened().report; }
+std::string Engine::device_name() const { return impl_->opened().backend->description(); }
+
+}  // namespace duet

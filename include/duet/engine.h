@@ -13,13 +13,19 @@
 /// Duet's public interface: open an engine on one or more models, submit requests, wait for answers.
 ///
 ///     duet::Options options;
-///     options.models.push_back({.name = "laya", .path = "demo/base", .adapters = {{.name = "laya", .path =
-///     "demo/laya"}}}); duet::Engine engine = duet::Engine::open(options); duet::Request request; request.model =
-///     "laya"; request.messages = {{"user", "My card was charged twice"}}; duet::Answer answer = engine.run(request);
+///     options.models = {{.name = "laya", .path = "models/base"}};
+///     options.models[0].adapters = {{.name = "laya", .path = "models/laya"}};
+///     duet::Engine engine = duet::Engine::open(options);
+///     duet::Request request;
+///     request.model = "laya";
+///     request.messages = {{"user", "My card was charged twice"}};
+///     duet::Answer answer = engine.run(request);
+///     std::puts(answer.code == duet::Code::ok ? answer.text.c_str() : answer.message.c_str());
 ///
-/// Units: sizes are bytes unless a name says otherwise (`_tokens`, `_pages`); times are seconds.
+/// Units: sizes are bytes unless a name says otherwise (`_tokens`, `_pages`); times are seconds. Text is UTF-8.
 /// Threads: an Engine may be used from any number of threads; one worker thread of its own runs the models in turn.
 /// Failures: opening throws duet::Error; a request's failure is a value (`Answer::code`, `Answer::message`).
+/// docs/embedding.md shows a whole program.
 namespace duet {
 
 enum class Device { automatic, host, cuda };
@@ -49,26 +55,35 @@ struct AdapterOptions {
 struct ModelOptions {
   std::string name = {};  ///< Unique; requests choose by it.
   std::string path = {};  ///< Hugging Face folder or packed .duet file. The same base named twice is held once.
-  std::vector<AdapterOptions> adapters =
-      {};  ///< Loaded at open; the first one is the default of requests that name none.
+  /// Loaded at open; the first one is the default of requests that name none. No adapter may be called "none".
+  std::vector<AdapterOptions> adapters = {};
   WeightOptions weights = {};
-  std::string chat_template =
-      {};                 ///< Empty: recognised from the checkpoint. Or a family's name: "chatml", "llama3", ...
+  /// Empty: the checkpoint's own. Or a family's name: "chatml", "llama3", ...
+  std::string chat_template = {};
   int adapter_slots = 0;  ///< Room for adapters at one time; 0: as many as `adapters`. More may be loaded later.
   int adapter_rank = 0;   ///< Room a slot keeps: rank on all projections; 0: what the largest of `adapters` needs.
+};
+
+/// Told how far loading has come. Called one call at a time, from the thread that opens or from threads it started.
+class DUET_API LoadSink {
+ public:
+  virtual ~LoadSink() = default;
+  /// Bytes in memory over all bases together; `model` is the first model that uses the base now loading.
+  virtual void on_load(std::string_view model, std::uint64_t bytes_done, std::uint64_t bytes_total) = 0;
 };
 
 struct Options {
   std::vector<ModelOptions> models = {};
   Device device = Device::automatic;
   std::uint64_t budget = std::uint64_t{6} << 30;  ///< Everything, on a GPU the context included.
-  std::int64_t kv_tokens =
-      0;  ///< KV tokens each model could hold if it had the pool alone; 0: 4,096 (less if models allow less).
+  /// KV tokens each model could hold if it had the pool alone; 0: 4,096 (less where a model allows less).
+  std::int64_t kv_tokens = 0;
   KvPolicy kv_policy = KvPolicy::keep;
   int max_sequences = 8;    ///< Requests in progress at one time, of all models.
   int threads = 0;          ///< Host backend; 0: all cores.
   int max_passed_over = 8;  ///< A waiting request is passed over at most this many times.
   int prefill_chunk_tokens = 256;
+  LoadSink* load_sink = nullptr;  ///< May be null; used during Engine::open only.
 };
 
 struct Message {
@@ -92,8 +107,12 @@ struct Sampling {
   std::uint64_t seed = 0;  ///< The same seed and request give the same answer, whatever runs beside it.
 };
 
-/// Text comes as `messages` (chat template), `prompt` (raw text; special tokens in it are parsed) or `prompt_ids`;
-/// exactly one.
+/// Text comes as one of
+///   messages    through the chat template: exactly one start token, and nothing typed in a message becomes a control
+///               token;
+///   prompt      raw text: special tokens spelt in it are parsed, and what the tokenizer puts before a text is added;
+///   prompt_ids  taken as they are.
+/// None of them is an empty prompt: the start token alone where the tokenizer adds one, else an error.
 struct Request {
   std::string model = {};
   std::string adapter = {};    ///< Empty: the model's default. "none": the base alone.
@@ -175,9 +194,12 @@ struct Counters {
   double switch_seconds = 0;
 };
 
-/// Laya first, Kev when she is unsure. Confidence is a named measure of the fast model's answer, in [0, 1]:
-/// "mean": exp of the mean log-probability of the generated tokens; "min": the smallest probability; "first": the first
-/// token's.
+/// The fast model answers first; the deep one takes over when confidence is below the threshold, the answer holds a
+/// hedge word, or is longer than the limit. Confidence is a named measure of the fast model's answer, in [0, 1]:
+///   "mean"   exp of the mean log-probability of the generated tokens (an end token included);
+///   "min"    the smallest probability of any of them;
+///   "first"  the first token's.
+/// Hedge words: ASCII in either case and as whole words; other scripts anywhere.
 struct RouteRules {
   std::string fast = "laya";
   std::string deep = "kev";
@@ -199,8 +221,8 @@ struct RoutedAnswer {
   Answer fast = {};    ///< What the fast model said.
   bool escalated = false;
   double confidence = 0;  ///< Of the fast answer, by `RouteRules::confidence`.
-  std::string reason =
-      {};  ///< "confidence 0.41 is below 0.70", "answer holds the hedge word \"maybe\"", "confidence 0.93", ...
+  /// "confidence 0.41 is below 0.70", "answer holds the hedge word \"maybe\"", "confidence 0.93", ...
+  std::string reason = {};
 };
 
 class DUET_API Engine {
@@ -219,16 +241,24 @@ class DUET_API Engine {
   Ticket submit(const Request& request, TokenSink* sink = nullptr);
   Answer wait(Ticket ticket);  ///< Blocks; each ticket is waited for once.
   bool cancel(Ticket ticket);  ///< Takes effect within one step; false when it had already ended.
+  void cancel_all();           ///< Every request submitted so far, those inside `run` and `route` too.
   Answer run(const Request& request, TokenSink* sink = nullptr);  ///< submit and wait.
 
-  /// `request.model`, `adapter` and `max_tokens` are set from the rules. The sink gets the final answer's text only.
+  /// `request.model`, `adapter` and `max_tokens` are set from the rules; a deadline covers both models together. The
+  /// sink gets the text of the answer that counts only: the fast one's in one piece once it is known to stand.
+  /// A fast model that fails on its own account (non-finite numbers, no room) escalates too; a bad request, a
+  /// cancelled or late one does not. Rules that make no sense give an answer with Code::invalid_argument.
   RoutedAnswer route(const Request& request, const RouteRules& rules, TokenSink* sink = nullptr);
 
-  /// Loads and drops adapters while running; other requests carry on. Throws Error.
+  /// Loads and drops adapters while running; other requests carry on. Throws Error: no_room when no slot is free or
+  /// it is too large for one (ModelOptions::adapter_slots, adapter_rank), invalid_argument when the name is taken or
+  /// still in use.
   void load_adapter(const std::string& model, const AdapterOptions& adapter);
   void drop_adapter(const std::string& model, const std::string& adapter);
 
+  /// The text's own ids: nothing is added in front or behind. Throws Error.
   std::vector<std::int32_t> tokenize(const std::string& model, std::string_view text, bool parse_special) const;
+  /// Special tokens are spelt out. Throws Error.
   std::string detokenize(const std::string& model, const std::vector<std::int32_t>& ids) const;
 
   Counters counters() const;

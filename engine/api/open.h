@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "duet/engine.h"
+#include "engine/backend.h"
+#include "engine/chat_template.h"
+#include "engine/plan.h"
+#include "engine/runtime.h"
+#include "engine/tokenizer.h"
+
+/// From options to a running engine: read headers, plan, refuse what does not fit, only then load.
+namespace duet::api {
+
+/// What requests to one model are prepared with.
+struct ModelParts {
+  std::string name;
+  ModelSpec spec;
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< Null: the checkpoint has none; only `prompt_ids` can be asked.
+  std::int32_t usable_vocabulary = 0;          ///< Ids at and above it are never generated.
+  std::optional<ChatTemplate> chat_template;
+  std::string chat_template_problem;  ///< Why there is none.
+};
+
+struct OpenedEngine {
+  Plan plan;
+  std::vector<ModelParts> models;
+  std::vector<std::vector<std::string>> adapters;  ///< [models] names loaded at open.
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Runtime> runtime;  ///< After the backend: it goes first.
+  std::string report;
+};
+
+/// Throws Error.
+OpenedEngine open_engine(const Options& options);
+
+/// The plan for `options`. Reads file headers where weights lie, configs alone where they do not. Throws Error.
+Plan plan_engine(const Options& options);
+
+/// Throws Error(invalid_argument) naming the option that makes no sense.
+void check_options(const Options& options);
+
+}  // namespace duet::api
