@@ -1,1 +1,94 @@
-int main() { return 0; }
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+#include <iostream>
+#include <iterator>
+
+#include "duet/engine.h"
+#include "loaders/mapped_file.h"
+#include "tools/run/batch.h"
+#include "tools/run/interrupt.h"
+#include "tools/run/options.h"
+#include "tools/run/report.h"
+#include "tools/run/session.h"
+#include "tools/run/terminal.h"
+
+// engine_run: asks models from the command line. Exit codes are duet::Code, and 130 after a second Ctrl-C.
+namespace duet::run {
+namespace {
+
+constexpr std::uint64_t kLargestPromptFile = std::uint64_t{16} << 20;
+
+std::string without_last_line_feed(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+std::string piped_prompt() {
+  std::string text = without_last_line_feed({std::istreambuf_iterator<char>(std::cin), {}});
+  if (text.empty()) throw Error(Code::invalid_argument, "Standard input is empty", "Give a prompt; --help says how");
+  return text;
+}
+
+Engine open(RunOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  LoadBar bar(!options.quiet);
+  options.engine.load_sink = &bar;
+  Engine engine = Engine::open(options.engine);
+  options.engine.load_sink = nullptr;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (options.verbose) {
+    print_remark(engine.load_report());
+  } else if (!options.quiet) {
+    print_remark(fmt::format("loaded in {:.1f} s on {}", seconds, engine.device_name()));
+  }
+  return engine;
+}
+
+Code answer(Engine& engine, const RunOptions& options, Interrupts& interrupts) {
+  if (!options.input.empty()) return run_batch(engine, options, interrupts);
+  if (options.prompt_given) return run_prompt(engine, options, options.prompt);
+  if (!options.prompt_file.empty())
+    return run_prompt(engine, options,
+                      without_last_line_feed(loaders::read_text_file(options.prompt_file, kLargestPromptFile)));
+  if (options.interactive || input_is_terminal()) return run_session(engine, options, interrupts);
+  return run_prompt(engine, options, piped_prompt());
+}
+
+int run(RunOptions& options) {
+  if (options.plan) {
+    fmt::print("{}\n", Engine::plan(options.engine));
+    return 0;
+  }
+  Interrupts interrupts;
+  Engine engine = open(options);
+  interrupts.watch(&engine);
+  const auto begin = std::chrono::steady_clock::now();
+  const Code code = answer(engine, options, interrupts);
+  if (options.stats)
+    fmt::print(stderr, "{}\n",
+               stats_text(engine, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+  interrupts.watch(nullptr);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+}  // namespace duet::run
+
+int main(int argc, char** argv) {
+  using duet::run::print_error;
+  duet::run::RunOptions options;
+  int exit_code = 0;
+  try {
+    if (!duet::run::read_options(argc, argv, options, exit_code)) return exit_code;
+    return duet::run::run(options);
+  } catch (const duet::Error& error) {
+    print_error(error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    print_error(error.what());
+    return static_cast<int>(duet::Code::internal);
+  }
+}

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "duet/engine.h"
+
+/// What the command line and the config file of engine_run come to.
+namespace duet::run {
+
+enum class Mode {
+  single,  ///< One named model answers.
+  route,   ///< The fast model answers, the deep one takes over by the rules.
+  compare  ///< Every model answers.
+};
+
+struct RunOptions {
+  Options engine;
+  Request request;  ///< Settings of every request; no text.
+  bool max_tokens_given = false;
+  RouteRules rules;
+  Mode mode = Mode::single;
+  std::string only_model;  ///< Mode::single.
+
+  std::string prompt;
+  bool prompt_given = false;
+  std::string prompt_file;
+  std::string system;
+  std::string input;   ///< JSONL; "-" is standard input.
+  std::string output;  ///< JSONL; empty or "-" is standard output.
+  bool interactive = false;
+
+  bool raw = false;      ///< No chat template.
+  bool chat = false;     ///< The interactive session remembers what was said.
+  bool json = false;     ///< One JSON object an answer.
+  bool plan = false;     ///< Print the plan and stop.
+  bool stats = false;    ///< Counters and rates at the end.
+  bool quiet = false;    ///< Answers and errors only.
+  bool verbose = false;  ///< The load report too.
+};
+
+/// Reads arguments and config file into `options`. False when the program shall end now with `exit_code`: help and
+/// version were printed, or the mistake is already on standard error.
+bool read_options(int argc, char** argv, RunOptions& options, int& exit_code);
+
+/// Models whose answers Mode::compare shows: all, the fast one first.
+std::vector<std::string> compared_models(const RunOptions& options);
+
+}  // namespace duet::run
