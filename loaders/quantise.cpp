@@ -21,11 +21,11 @@ constexpr std::int64_t kChunkElements = 65536;  // A multiple of every legal blo
 constexpr float kSmallestScale = 1e-38F;        // bitsandbytes divides by at least this, so that 1 / absmax is finite.
 
 [[noreturn]] void refuse_value(std::string_view tensor, std::int64_t element, std::int64_t columns, float value,
-                               std::string_view why, std::string fix) {
+                               std::string_view why, std::string_view fix) {
   throw Error(
       Code::non_finite,
       fmt::format("{} holds {} at row {}, column {}, {}", tensor, value, element / columns, element % columns, why),
-      std::move(fix));
+      std::string(fix));
 }
 
 void check_finite(std::span<const float> values, std::int64_t first, std::int64_t columns, std::string_view tensor) {
@@ -282,6 +282,7 @@ const std::array<std::uint8_t, 65536>& nearest_codes() {
 
 void quantise_scales(std::span<const float> scales, float offset, std::span<std::uint8_t> codes,
                      std::span<float> nested_scales) {
+  constexpr float kHalfStep = 0.5F;  // Added before the cut to whole steps, in float32 as bitsandbytes does it.
   for (std::size_t start = 0; start < scales.size(); start += kNestedBlockSize) {
     const std::size_t end = std::min(scales.size(), start + kNestedBlockSize);
     float absmax = 0;
@@ -291,7 +292,7 @@ void quantise_scales(std::span<const float> scales, float offset, std::span<std:
     for (std::size_t i = start; i < end; ++i) {
       const float difference = scales[i] - offset;
       const float value = difference == 0 ? 0.0F : std::clamp(difference * reciprocal, -1.0F, 1.0F);
-      const auto step = static_cast<std::size_t>((value + 1.0F) * 0.5F * 65535.0F + 0.5F);
+      const auto step = static_cast<std::size_t>((value + 1.0F) * 0.5F * 65535.0F + kHalfStep);
       codes[i] = absmax > 0 ? nearest_codes()[step] : 0;
     }
   }

@@ -255,6 +255,7 @@ constexpr std::string_view kChatMl =
 
 std::vector<std::string> synthetic_names() {
   std::vector<std::string> names;
+  names.reserve(kShapes.size());
   for (const Shape& shape : kShapes) names.emplace_back(shape.name);
   return names;
 }
