@@ -8,6 +8,7 @@
 #include "duet/engine.h"
 #include "loaders/mapped_file.h"
 #include "tools/run/batch.h"
+#include "tools/run/evaluate.h"
 #include "tools/run/interrupt.h"
 #include "tools/run/options.h"
 #include "tools/run/report.h"
@@ -48,6 +49,7 @@ Engine open(RunOptions& options) {
 }
 
 Code answer(Engine& engine, const RunOptions& options, Interrupts& interrupts) {
+  if (!options.samples.empty() || !options.evaluate.empty()) return run_evaluation(engine, options, interrupts);
   if (!options.input.empty()) return run_batch(engine, options, interrupts);
   if (options.prompt_given) return run_prompt(engine, options, options.prompt);
   if (!options.prompt_file.empty())

@@ -163,6 +163,7 @@ ModelParts read_parts(const ModelHeader& header, std::vector<std::string>& notes
   ModelParts parts;
   parts.name = options.name;
   parts.spec = header.spec;
+  parts.system = options.system;
   parts.usable_vocabulary = header.spec.vocabulary;
   if (!loaders::read_checkpoint_text(options.path, "tokenizer.json")) {
     parts.chat_template_problem = "the checkpoint has no tokenizer.json";

@@ -23,6 +23,7 @@ struct ModelParts {
   std::int32_t usable_vocabulary = 0;          ///< Ids at and above it are never generated.
   std::optional<ChatTemplate> chat_template;
   std::string chat_template_problem;  ///< Why there is none.
+  std::string system;                 ///< For messages that hold no system message of their own.
 };
 
 struct OpenedEngine {

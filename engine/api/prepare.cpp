@@ -76,6 +76,9 @@ std::vector<std::int32_t> ids_of_messages(const Request& request, const ModelPar
     check_size(bytes += message.content.size());
     messages.push_back({message.role, message.content});
   }
+  const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
+  if (!model.system.empty() && std::none_of(messages.begin(), messages.end(), is_system))
+    messages.insert(messages.begin(), {"system", model.system});
   return encode_chat(tokenizer, *model.chat_template, messages, true);
 }
 

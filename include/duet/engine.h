@@ -60,8 +60,9 @@ struct ModelOptions {
   WeightOptions weights = {};
   /// Empty: the checkpoint's own. Or a family's name: "chatml", "llama3", ...
   std::string chat_template = {};
-  int adapter_slots = 0;  ///< Room for adapters at one time; 0: as many as `adapters`. More may be loaded later.
-  int adapter_rank = 0;   ///< Room a slot keeps: rank on all projections; 0: what the largest of `adapters` needs.
+  std::string system = {};  ///< Put in front of messages that hold no system message of their own; empty: nothing.
+  int adapter_slots = 0;    ///< Room for adapters at one time; 0: as many as `adapters`. More may be loaded later.
+  int adapter_rank = 0;     ///< Room a slot keeps: rank on all projections; 0: what the largest of `adapters` needs.
 };
 
 /// Told how far loading has come. Called one call at a time, from the thread that opens or from threads it started.

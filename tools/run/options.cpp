@@ -16,11 +16,11 @@ namespace {
 // Texts as they were written; turned into values once everything is read.
 struct Texts {
   std::string kev, kev_lora, laya, laya_lora;
-  std::vector<std::string> models, adapters, adapter_scales, chat_templates;
+  std::vector<std::string> models, adapters, adapter_scales, chat_templates, systems;
   std::vector<std::string> weights, heads, embeddings, blocks, double_quants;
   std::string budget = "6GiB", device = "auto", kv_policy = "keep", length_policy = "reject";
   std::vector<std::string> logit_biases;
-  std::string rules, only;
+  std::string rules, only, expect;
   bool route = false, compare = false;
 };
 
@@ -76,6 +76,9 @@ void add_model_options(CLI::App& app, Texts& texts, RunOptions& options) {
       ->group(group);
   add_list(app, "--chat-template", texts.chat_templates, "A family's template in place of the checkpoint's own")
       ->type_name("[MODEL=]FAMILY")
+      ->group(group);
+  add_list(app, "--model-system", texts.systems, "A model's system message, for questions that bring none")
+      ->type_name("MODEL=TEXT")
       ->group(group);
   add_list(app, "--weights", texts.weights, "Hold matrices as as-stored, f32, f16, bf16, int8, nf4 or fp4 (as-stored)")
       ->type_name("[MODEL=]TYPE")
@@ -145,6 +148,19 @@ void add_text_options(CLI::App& app, RunOptions& options) {
       ->group(group);
   app.add_option("--output", options.output, "Write answers as JSONL; goes on where an earlier run stopped")
       ->type_name("FILE")
+      ->group(group);
+}
+
+void add_evaluation_options(CLI::App& app, Texts& texts, RunOptions& options) {
+  const std::string group = "Scoring";
+  app.add_option("--samples", options.samples, "Show the decision on every line of a labelled JSONL file")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--evaluate", options.evaluate, "Score the models alone and routed on a labelled JSONL file")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--expect", texts.expect, "Fields that must be right, as in team,urgency")
+      ->type_name("FIELD,...")
       ->group(group);
 }
 
@@ -278,6 +294,11 @@ void for_models(std::vector<ModelOptions>& models, std::string_view option, cons
 void set_model_values(const Texts& texts, std::vector<ModelOptions>& models) {
   for_models(models, "--chat-template", texts.chat_templates,
              [](ModelOptions& model, const std::string& value) { model.chat_template = value; });
+  for (const std::string& text : texts.systems) {
+    const NamedValue system = split_named(text);
+    if (system.name.empty()) refuse(fmt::format("--model-system is '{}'", text), "Give MODEL=TEXT");
+    model_named(models, "--model-system", system.name).system = system.value;
+  }
   for_models(models, "--weights", texts.weights, [](ModelOptions& model, const std::string& value) {
     model.weights.linear = parse_weight_type("--weights", value);
   });
@@ -332,9 +353,15 @@ void choose_mode(const Texts& texts, RunOptions& options) {
 
 void check_sources(const RunOptions& options) {
   const int sources = (options.prompt_given ? 1 : 0) + (options.prompt_file.empty() ? 0 : 1) +
-                      (options.input.empty() ? 0 : 1) + (options.interactive ? 1 : 0);
+                      (options.input.empty() ? 0 : 1) + (options.interactive ? 1 : 0) +
+                      (options.samples.empty() && options.evaluate.empty() ? 0 : 1);
   if (sources > 1)
-    refuse("More than one of a prompt, --prompt-file, --input and --interactive was given", "Give one of them");
+    refuse("More than one of a prompt, --prompt-file, --input, --evaluate and --interactive was given",
+           "Give one of them");
+  if (!options.evaluate.empty() && options.expect.empty())
+    refuse("--evaluate does not know what is right", "Name the fields of its lines with --expect, as in team,urgency");
+  if (!options.evaluate.empty() && options.mode == Mode::compare)
+    refuse("--evaluate does not go with --compare", "Score the pair (--route) or one model (--only NAME)");
   if (!options.output.empty() && options.input.empty())
     refuse("--output needs --input", "Use --json and your shell's > for a single answer");
   if (options.raw && !options.system.empty())
@@ -352,6 +379,11 @@ void finish(const Texts& texts, RunOptions& options) {
   add_models(texts, options.engine.models);
   if (options.engine.models.empty())
     refuse("No model was given", "Give --laya and --kev, or --model NAME=DIR; --help says more");
+  for (std::size_t begin = 0; begin < texts.expect.size();) {
+    const std::size_t end = std::min(texts.expect.find(',', begin), texts.expect.size());
+    if (end > begin) options.expect.push_back(texts.expect.substr(begin, end - begin));
+    begin = end + 1;
+  }
   add_adapters(texts, options.engine.models);
   set_model_values(texts, options.engine.models);
   choose_mode(texts, options);
@@ -374,6 +406,7 @@ bool read_options(int argc, char** argv, RunOptions& options, int& exit_code) {
   add_model_options(app, texts, options);
   add_routing_options(app, texts);
   add_text_options(app, options);
+  add_evaluation_options(app, texts, options);
   add_answer_options(app, texts, options);
   add_sampling_options(app, texts, options.request.sampling);
   add_engine_options(app, texts, options);

@@ -26,8 +26,11 @@ struct RunOptions {
   bool prompt_given = false;
   std::string prompt_file;
   std::string system;
-  std::string input;   ///< JSONL; "-" is standard input.
-  std::string output;  ///< JSONL; empty or "-" is standard output.
+  std::string input;                ///< JSONL; "-" is standard input.
+  std::string output;               ///< JSONL; empty or "-" is standard output.
+  std::string samples;              ///< Labelled JSONL: show the decisions.
+  std::string evaluate;             ///< Labelled JSONL: score them.
+  std::vector<std::string> expect;  ///< Fields of a labelled line that an answer must give.
   bool interactive = false;
 
   bool raw = false;      ///< No chat template.
