@@ -21,9 +21,13 @@ else
     { cat "$build/build.log"; echo "The build failed; the lines above say why." >&2; exit 1; }
 fi
 
-pair=(--config "$root/tools/demo/demo.toml")
-cd "$root"
+demo=$root/tools/demo
+pair=(--laya "$demo/base" --laya-lora "$demo/laya" --kev "$demo/base" --kev-lora "$demo/kev" --weights int8
+  --rules "$demo/rules.json"
+  --model-system "laya=You are Laya. Name the team and the urgency."
+  --model-system "kev=You are Kev. Weigh the ticket, then decide.")
 if [ $# -gt 0 ]; then
   exec "$build/tools/engine_run" "${pair[@]}" "$@"
 fi
-exec "$build/tools/engine_run" "${pair[@]}" --evaluate tools/demo/tickets_test.jsonl
+exec "$build/tools/engine_run" "${pair[@]}" \
+  --samples "$demo/tickets_sample.jsonl" --evaluate "$demo/tickets_test.jsonl" --expect team,urgency
