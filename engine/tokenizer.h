@@ -17,7 +17,8 @@ class DecodeStream;
 struct EncodeOptions {
   bool add_special_tokens = true;  ///< What the post-processor adds, such as the start token.
   /// Whether spellings of control tokens (Tokenizer::is_control) in the text become those tokens. False: no id of a
-  /// control token comes from the text, however it is spelt or normalized.
+  /// control token comes from the text, however it is spelt, normalized or merged (but a character that the vocabulary
+  /// lacks is the unknown token, and one whose only token is a control token stays that).
   bool parse_special_tokens = false;
 };
 

@@ -49,6 +49,12 @@ int byte_of(std::string_view token) {
 }
 
 std::string replaced(std::string_view text, const std::vector<ByteRange>& matches, std::string_view content) {
+  constexpr std::size_t kMaxGrowth = std::size_t{16} << 20;
+  if (!content.empty() && matches.size() > kMaxGrowth / content.size()) {
+    throw Error(Code::unsupported,
+                fmt::format("The tokenizer's decoder Replace grows one token by more than {} bytes", kMaxGrowth),
+                "Use a tokenizer that does not");
+  }
   std::string out;
   std::size_t at = 0;
   for (const ByteRange& match : matches) {

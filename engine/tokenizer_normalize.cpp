@@ -7,6 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "duet/error.h"
+
 namespace duet {
 
 namespace {
@@ -59,8 +61,18 @@ char all_of_range(const ByteFlags* flags, std::size_t begin, std::size_t end) {
              : '\0';
 }
 
-void replace(const std::vector<ByteRange>& matches, std::string_view content, std::string& text, ByteFlags* flags) {
+/// A chain of replacements in a hostile file could grow a text without end.
+void check_growth(std::size_t size, std::size_t limit) {
+  if (size > limit) {
+    throw Error(Code::unsupported, fmt::format("The tokenizer's normalizers grow a text beyond {} bytes", limit),
+                "Use a tokenizer that does not");
+  }
+}
+
+void replace(const std::vector<ByteRange>& matches, std::string_view content, std::size_t limit, std::string& text,
+             ByteFlags* flags) {
   if (matches.empty()) return;
+  check_growth(text.size() + matches.size() * content.size(), limit);
   Output out;
   out.tracked = flags != nullptr;
   std::size_t at = 0;
@@ -131,6 +143,7 @@ Normalizer::Normalizer(std::vector<NormalizerStep> steps, std::string_view name)
 }
 
 void Normalizer::apply(std::string& text, ByteFlags* flags) const {
+  const std::size_t limit = (std::size_t{1} << 20) + 64 * text.size();
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const NormalizerStep& step = steps_[i];
     switch (step.kind) {
@@ -142,12 +155,13 @@ void Normalizer::apply(std::string& text, ByteFlags* flags) const {
         break;
       case NormalizerStep::Kind::prepend:
         if (text.empty()) break;
+        check_growth(text.size() + step.content.size(), limit);
         if (flags != nullptr) flags->insert(0, step.content.size(), flags->front());
         text.insert(0, step.content);
         break;
       case NormalizerStep::Kind::replace:
         replace(step.pattern.is_regex ? regexes_[i].find_all(text) : find_literal(text, step.pattern.text),
-                step.content, text, flags);
+                step.content, limit, text, flags);
         break;
       case NormalizerStep::Kind::strip:
         strip(step.left, step.right, text, flags);

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "duet/error.h"
 #include "engine/tokenizer_bpe.h"
@@ -25,34 +29,47 @@ void read_flags(const JsonNode& node, AddedToken& token) {
   token.special = node.boolean_or("special", token.special);
 }
 
-std::optional<std::int32_t> id_in_model(const TokenizerSpec& spec, const std::string& content) {
-  for (const auto& [token, id] : spec.model.vocabulary) {
-    if (token == content) return id;
+/// Tokens by content. The vocabulary does not change while a config is applied, the added tokens do.
+class TokenIndex {
+ public:
+  explicit TokenIndex(TokenizerSpec& spec) : spec_(&spec) {
+    for (const auto& [token, id] : spec.model.vocabulary) model_.emplace(token, id);
+    for (std::size_t i = 0; i < spec.added_tokens.size(); ++i) added_.emplace(spec.added_tokens[i].content, i);
   }
-  return std::nullopt;
-}
 
-AddedToken* find_added(TokenizerSpec& spec, const std::string& content) {
-  const auto found = std::find_if(spec.added_tokens.begin(), spec.added_tokens.end(),
-                                  [&](const AddedToken& token) { return token.content == content; });
-  return found == spec.added_tokens.end() ? nullptr : &*found;
-}
+  AddedToken* find_added(const std::string& content) {
+    const auto found = added_.find(content);
+    return found == added_.end() ? nullptr : &spec_->added_tokens[found->second];
+  }
+  AddedToken& add(AddedToken token) {
+    added_.emplace(token.content, spec_->added_tokens.size());
+    return spec_->added_tokens.emplace_back(std::move(token));
+  }
+  std::optional<std::int32_t> id_in_model(const std::string& content) const {
+    const auto found = model_.find(content);
+    return found == model_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  TokenizerSpec* spec_;
+  std::unordered_map<std::string_view, std::int32_t> model_;
+  std::unordered_map<std::string, std::size_t> added_;
+};
 
 /// "added_tokens_decoder": {"151665": {"content": "<tool_response>", flags}, ...}. Their flags win over those of
 /// tokenizer.json; tokens it does not have are added under the id given here.
-void apply_added_tokens(TokenizerSpec& spec, const JsonNode& decoder) {
+void apply_added_tokens(TokenIndex& tokens, const JsonNode& decoder) {
   if (!decoder.json().is_object()) decoder.refuse("an object of ids and tokens");
   for (const auto& [key, value] : decoder.json().items()) {
-    const JsonNode node(value, fmt::format("{}.{}", decoder.place(), key));
+    const JsonNode node = decoder.entry(key, value);
     const bool is_number = !key.empty() && key.size() <= 8 &&
                            std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
     const std::int64_t id = is_number ? std::stoll(key) : -1;
     if (id < 0 || id >= kMaxTokenIds) node.refuse("an id as its key");
     const std::string content = content_of(node);
-    AddedToken* token = find_added(spec, content);
+    AddedToken* token = tokens.find_added(content);
     if (token == nullptr) {
-      spec.added_tokens.push_back({static_cast<std::int32_t>(id), content, false, false, false, true, false});
-      token = &spec.added_tokens.back();
+      token = &tokens.add({static_cast<std::int32_t>(id), content, false, false, false, true, false});
     }
     if (value.is_object()) read_flags(node, *token);
   }
@@ -60,27 +77,27 @@ void apply_added_tokens(TokenizerSpec& spec, const JsonNode& decoder) {
 
 /// A named special token ("eos_token", ...) is special even where tokenizer.json does not say so. One that is in no
 /// vocabulary is left out: an id invented for it would lie beyond the model's embedding.
-void apply_named_token(TokenizerSpec& spec, const JsonNode& node) {
+void apply_named_token(TokenIndex& tokens, const JsonNode& node) {
   const std::string content = content_of(node);
-  if (AddedToken* token = find_added(spec, content)) {
+  if (AddedToken* token = tokens.find_added(content)) {
     token->special = true;
-  } else if (const auto id = id_in_model(spec, content)) {
+  } else if (const auto id = tokens.id_in_model(content)) {
     AddedToken made{*id, content, false, false, false, false, true};
     if (node.json().is_object()) read_flags(node, made);
     made.special = true;
-    spec.added_tokens.push_back(std::move(made));
+    tokens.add(std::move(made));
   }
 }
 
 /// With either flag in the config the reference builds the post-processor anew from both; a missing one is false.
-void apply_start_and_end(TokenizerSpec& spec, const JsonNode& root) {
+void apply_start_and_end(TokenizerSpec& spec, TokenIndex& tokens, const JsonNode& root) {
   if (!root.has("add_bos_token") && !root.has("add_eos_token")) return;
   SequenceTemplate items;
   const auto put = [&](const char* flag, const char* name) {
     if (!root.boolean_or(flag, false) || !root.has(name)) return;
     const std::string content = content_of(root.at(name));
-    const AddedToken* added = find_added(spec, content);
-    const auto id = added != nullptr ? std::optional(added->id) : id_in_model(spec, content);
+    const AddedToken* added = tokens.find_added(content);
+    const auto id = added != nullptr ? std::optional(added->id) : tokens.id_in_model(content);
     if (!id) {
       throw Error(Code::bad_file,
                   fmt::format("{} is '{}', which the tokenizer does not have", root.at(name).place(), content),
@@ -112,16 +129,17 @@ void collect_template_text(const JsonNode& root, std::string& text) {
 void apply_tokenizer_config(TokenizerSpec& spec, std::string_view config_json, std::string_view name) {
   const nlohmann::json json = parse_tokenizer_text(config_json, name);
   const JsonNode root(json, std::string(name));
-  if (root.has("added_tokens_decoder")) apply_added_tokens(spec, root.at("added_tokens_decoder"));
+  TokenIndex tokens(spec);
+  if (root.has("added_tokens_decoder")) apply_added_tokens(tokens, root.at("added_tokens_decoder"));
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-    if (root.has(key)) apply_named_token(spec, root.at(key));
+    if (root.has(key)) apply_named_token(tokens, root.at(key));
   }
   for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
     if (!root.has(key) || !root.at(key).json().is_array()) continue;
     const JsonNode list = root.at(key);
-    for (std::size_t i = 0; i < list.size(); ++i) apply_named_token(spec, list.item(i));
+    for (std::size_t i = 0; i < list.size(); ++i) apply_named_token(tokens, list.item(i));
   }
-  apply_start_and_end(spec, root);
+  apply_start_and_end(spec, tokens, root);
   collect_template_text(root, spec.template_text);
 }
 

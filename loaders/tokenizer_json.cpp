@@ -54,11 +54,9 @@ BpeSpec read_model(const JsonNode& node) {
   if (!vocabulary.json().is_object()) vocabulary.refuse("an object of tokens and ids");
   model.vocabulary.reserve(vocabulary.json().size());
   for (const auto& [token, id] : vocabulary.json().items()) {
-    if (!id.is_number_integer()) {
-      throw Error(Code::bad_file, fmt::format("{}: token '{}' has no integer id", vocabulary.place(), token),
-                  "Check the file");
-    }
-    const std::int64_t number = JsonNode(id, vocabulary.place()).integer(0, kMaxTokenIds - 1);
+    const bool plain = id.is_number_unsigned() && id.get<std::uint64_t>() < static_cast<std::uint64_t>(kMaxTokenIds);
+    const std::int64_t number =
+        plain ? id.get<std::int64_t>() : vocabulary.entry(token, id).integer(0, kMaxTokenIds - 1);
     model.vocabulary.emplace_back(token, static_cast<std::int32_t>(number));
   }
   const JsonNode merges = node.at("merges");
@@ -66,7 +64,10 @@ BpeSpec read_model(const JsonNode& node) {
   model.merges.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const nlohmann::json& merge = merges.json()[i];
-    if (merge.is_string() && merge.get_ref<const std::string&>().rfind("#version", 0) == 0) continue;
+    if (merge.is_string()) {
+      const auto& line = merge.get_ref<const std::string&>();
+      if (line.rfind("#version", 0) == 0) continue;
+    }
     model.merges.push_back(read_merge(merges.item(i)));
   }
   return model;

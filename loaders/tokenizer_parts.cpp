@@ -73,9 +73,14 @@ bool JsonNode::has(const char* key) const {
 
 JsonNode JsonNode::at(const char* key) const {
   if (!has(key)) {
-    throw Error(Code::bad_file, fmt::format("{} has no key '{}'", place_, key), "The file is not a complete tokenizer");
+    throw Error(Code::bad_file, fmt::format("{} has no key '{}'", place(), key),
+                "The file is not a complete tokenizer");
   }
-  return {(*value_)[key], fmt::format("{}.{}", place_, key)};
+  return entry(key, (*value_)[key]);
+}
+
+JsonNode JsonNode::entry(const std::string& key, const nlohmann::json& value) const {
+  return {value, file_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
 }
 
 std::size_t JsonNode::size() const {
@@ -83,7 +88,9 @@ std::size_t JsonNode::size() const {
   return value_->size();
 }
 
-JsonNode JsonNode::item(std::size_t index) const { return {(*value_)[index], fmt::format("{}[{}]", place_, index)}; }
+JsonNode JsonNode::item(std::size_t index) const {
+  return {(*value_)[index], file_, fmt::format("{}[{}]", path_, index)};
+}
 
 std::string JsonNode::text() const {
   if (!value_->is_string()) refuse("a string");
@@ -112,7 +119,7 @@ char32_t JsonNode::character() const {
 }
 
 void JsonNode::refuse(std::string_view expected) const {
-  throw Error(Code::bad_file, fmt::format("{} is {}; {} was expected", place_, shown(*value_), expected),
+  throw Error(Code::bad_file, fmt::format("{} is {}; {} was expected", place(), shown(*value_), expected),
               "Check the file");
 }
 

@@ -14,15 +14,17 @@ namespace duet::loaders {
 /// A JSON value and where it stands ("tokenizer.json: model.vocab"), so that every complaint says so. A view.
 class JsonNode {
  public:
-  JsonNode(const nlohmann::json& value, std::string place) : value_(&value), place_(std::move(place)) {}
+  JsonNode(const nlohmann::json& value, std::string file, std::string path = {})
+      : value_(&value), file_(std::move(file)), path_(std::move(path)) {}
 
   const nlohmann::json& json() const { return *value_; }
-  const std::string& place() const { return place_; }
+  std::string place() const { return path_.empty() ? file_ : file_ + ": " + path_; }
 
   bool has(const char* key) const;  ///< Present and not null; the value must be an object.
   JsonNode at(const char* key) const;
   JsonNode item(std::size_t index) const;
-  std::size_t size() const;  ///< Of an array.
+  JsonNode entry(const std::string& key, const nlohmann::json& value) const;  ///< Of an object being walked through.
+  std::size_t size() const;                                                   ///< Of an array.
 
   std::string text() const;
   bool boolean() const;
@@ -38,7 +40,7 @@ class JsonNode {
 
  private:
   const nlohmann::json* value_;
-  std::string place_;
+  std::string file_, path_;
 };
 
 /// Parses a text, refusing nesting deeper than 64. `name` is for messages. Throws Error(bad_file).
