@@ -46,8 +46,8 @@ void use(const duet::WeightSource& source) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const duet::test::TemporaryDirectory folder;
-  const auto path = folder.path() / "x.duet";
+  static const duet::test::TemporaryDirectory kFolder;
+  const auto path = kFolder.path() / "x.duet";
   std::string text(duet::test::text_of(data, size));
   const bool raw = text.starts_with('R');
   duet::test::write_file(path, raw ? text.substr(1) : file_with(std::move(text)));

@@ -249,7 +249,7 @@ TEST(Quantise, DynamicMapHasItsKnownEntries) {
 
 // ---- refusals ----
 
-std::string refusal(std::vector<float> values, std::int64_t columns, const StorageSpec& spec) {
+std::string refusal(const std::vector<float>& values, std::int64_t columns, const StorageSpec& spec) {
   try {
     stored(values, static_cast<std::int64_t>(values.size()) / columns, columns, spec);
   } catch (const Error& error) {
