@@ -219,6 +219,7 @@ class Reader {
     std::vector<bool> slides = layers_that_slide(window);
     if (!types.empty()) {
       std::vector<bool> named;
+      named.reserve(types.size());
       for (const std::string& type : types) named.push_back(type == "sliding_attention");
       const bool any = std::find(named.begin(), named.end(), true) != named.end();
       if (any && window == 0) {

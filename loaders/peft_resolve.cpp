@@ -149,6 +149,7 @@ std::vector<ResolvedModule> resolve_tensors(const PeftConfig& config, std::vecto
                                             const SafetensorsFile& file, std::string_view base_name,
                                             std::vector<std::string>& report) {
   std::vector<ParsedKey> keys;
+  keys.reserve(file.tensors().size());
   for (const Tensor& tensor : file.tensors()) keys.push_back({&tensor, parse_adapter_key(tensor.name)});
   ModuleIndex index;
   for (std::size_t i = 0; i < targets.size(); ++i) index.emplace(targets[i].base.name, i);
@@ -156,6 +157,7 @@ std::vector<ResolvedModule> resolve_tensors(const PeftConfig& config, std::vecto
 
   Misfits misfits(wanted_names(config, targets));
   std::vector<ResolvedModule> modules;
+  modules.reserve(targets.size());
   for (TargetedModule& target : targets) modules.push_back({std::move(target), {}});
   for (const ParsedKey& parsed : keys) {
     const auto found = find_module(parsed, form, index);

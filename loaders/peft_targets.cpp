@@ -197,6 +197,7 @@ void check_target(const PeftConfig& config, const BaseModule& module, bool saved
 
 [[noreturn]] void refuse_empty(const PeftConfig& config, const std::vector<BaseModule>& modules) {
   std::vector<std::string> names;
+  names.reserve(modules.size());
   for (const BaseModule& module : modules) names.push_back(module.name.substr(module.name.rfind('.') + 1));
   const std::string nearest = config.targets.empty() ? "" : nearest_name(config.targets.front(), names);
   throw Error(Code::bad_file,

@@ -53,7 +53,7 @@ fs::path resolve_shard(const fs::path& folder, const std::string& name, const st
     throw Error(Code::bad_file, fmt::format("{}, which is not the plain name of a .safetensors file", place));
   }
   std::error_code failure;
-  const fs::path target = fs::canonical(folder / name, failure);
+  fs::path target = fs::canonical(folder / name, failure);
   if (failure) {
     throw Error(Code::not_found, fmt::format("{}, but the folder has no such file", place), "Download not complete?");
   }

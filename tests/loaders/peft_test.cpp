@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
 
+#include "loaders/hf_config.h"
 #include "loaders/json_file.h"
 #include "loaders/loaders.h"
 #include "loaders/peft_targets.h"
@@ -616,6 +618,42 @@ TEST_F(Peft, HostileHeadersAreRefused) {
   EXPECT_TRUE(refuses_bytes(test::safetensors_bytes(std::string(100'000, '['), "")));
   EXPECT_TRUE(refuses_bytes(
       test::safetensors_bytes(name + R"({"dtype":"F32","shape":[],"data_offsets":[0,4]}})", std::string(4, '\0'))));
+}
+
+// ---- golden adapters: what PEFT itself resolved ----
+
+std::string name_in_base(Part part, int layer) {
+  ModelSpec base = tiny();
+  base.layers = std::max(layer + 1, 1);
+  for (const BaseModule& module : modules_of(base)) {
+    if (module.kind != ModuleKind::container && module.weight == part && module.layer == layer) return module.name;
+  }
+  return {};
+}
+
+TEST(GoldenAdapters, ResolveAsInPeft) {
+  int adapters = 0;
+  for (const auto& base : fs::directory_iterator(test::golden_directory() / "adapters")) {
+    std::vector<std::string> notes;
+    const ModelSpec spec = read_hf_config(test::golden_directory() / "models" / base.path().filename(), notes);
+    for (const auto& folder : fs::directory_iterator(base)) {
+      SCOPED_TRACE(folder.path().string());
+      ++adapters;
+      const Json expected = Json::parse(test::read_file(folder.path() / "expected.json"));
+      const auto adapter = open_adapter(folder.path(), spec, base.path().filename().string());
+      std::map<std::string, std::pair<int, float>> got;
+      for (const AdapterModule& module : adapter->spec().modules) {
+        got[name_in_base(module.part, module.layer)] = {module.rank, module.scale};
+      }
+      std::map<std::string, std::pair<int, float>> want;
+      for (const auto& [name, module] : expected["modules"].items()) {
+        want[name] = {module["r"].get<int>(), module["scale"].get<float>()};
+      }
+      EXPECT_EQ(got, want);
+      EXPECT_TRUE(reports(*adapter, "tensors used"));
+    }
+  }
+  EXPECT_GE(adapters, 25);
 }
 
 // ---- slots ----
