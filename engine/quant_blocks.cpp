@@ -47,6 +47,23 @@ const std::array<float, 16> kFp4Codes = {
     -0.25F,
 };
 
+namespace {
+
+CodeLadder make_ladder(const std::array<float, 16>& table, const std::array<std::uint8_t, 16>& ascending) {
+  CodeLadder ladder;
+  ladder.codes = ascending;
+  for (std::size_t i = 0; i < 15; ++i) ladder.midpoints[i] = (table[ascending[i]] + table[ascending[i + 1]]) / 2;
+  return ladder;
+}
+
+}  // namespace
+
+const CodeLadder& ladder_of(Storage storage) {
+  static const CodeLadder kNf4 = make_ladder(kNf4Codes, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
+  static const CodeLadder kFp4 = make_ladder(kFp4Codes, {11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3});
+  return storage == Storage::nf4 ? kNf4 : kFp4;
+}
+
 bool is_legal_block_size(Storage storage, int block_size) {
   if (storage == Storage::int8) return block_size == 32 || block_size == 64;
   const bool power_of_two = block_size > 0 && (block_size & (block_size - 1)) == 0;

@@ -16,6 +16,17 @@ extern const std::array<float, 16> kFp4Codes;  ///< Bit 3 is the sign; the order
 /// Legal block sizes: 4-bit 32, 64, ..., 4096; int8 32 or 64.
 bool is_legal_block_size(Storage storage, int block_size);
 
+/// bitsandbytes divides by no scale below this one, so that 1 / absmax is finite.
+constexpr float kSmallestBlockScale = 1e-38F;
+
+/// The codes of a 4-bit format in ascending order of value, and the midpoints between neighbours: a value takes the
+/// code after the last midpoint that it strictly exceeds, so a tie goes to the lower value.
+struct CodeLadder {
+  std::array<float, 15> midpoints{};
+  std::array<std::uint8_t, 16> codes{};
+};
+const CodeLadder& ladder_of(Storage storage);
+
 /// Scale of block `block`, whatever way scales are held.
 float scale_of(const Matrix& matrix, std::int64_t block);
 

@@ -18,8 +18,6 @@ namespace duet::loaders {
 namespace {
 
 constexpr std::int64_t kChunkElements = 65536;  // A multiple of every legal block size; 256 KiB of float32.
-constexpr float kSmallestScale = 1e-38F;        // bitsandbytes divides by at least this, so that 1 / absmax is finite.
-
 [[noreturn]] void refuse_value(std::string_view tensor, std::int64_t element, std::int64_t columns, float value,
                                std::string_view why, std::string_view fix) {
   throw Error(
@@ -41,26 +39,6 @@ void check_finite(std::span<const float> values, std::int64_t first, std::int64_
 
 // ---- 4-bit codes ----
 
-/// Codes in ascending order of value and the midpoints between neighbours: a value takes the code after the last
-/// midpoint that it strictly exceeds, so a tie goes to the lower value.
-struct CodeLadder {
-  std::array<float, 15> midpoints{};
-  std::array<std::uint8_t, 16> codes{};
-};
-
-CodeLadder ladder_of(const std::array<float, 16>& table, const std::array<std::uint8_t, 16>& ascending) {
-  CodeLadder ladder;
-  ladder.codes = ascending;
-  for (std::size_t i = 0; i < 15; ++i) ladder.midpoints[i] = (table[ascending[i]] + table[ascending[i + 1]]) / 2;
-  return ladder;
-}
-
-const CodeLadder& ladder_of(Storage storage) {
-  static const CodeLadder kNf4 = ladder_of(kNf4Codes, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
-  static const CodeLadder kFp4 = ladder_of(kFp4Codes, {11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3});
-  return storage == Storage::nf4 ? kNf4 : kFp4;
-}
-
 float absmax_of(std::span<const float> values) {
   float largest = 0;
   for (const float value : values) largest = std::max(largest, std::abs(value));
@@ -68,14 +46,14 @@ float absmax_of(std::span<const float> values) {
 }
 
 /// One block of 4-bit codes; returns its absmax. `whole` is false for a short last block, which bitsandbytes divides by
-/// its absmax instead of multiplying by the reciprocal (and whose absmax it never lets fall under kSmallestScale).
+/// its absmax instead of multiplying by the reciprocal (and whose absmax it never lets fall under kSmallestBlockScale).
 float quantise_block4(std::span<float> values, bool whole, const CodeLadder& ladder, std::byte* codes) {
   float absmax = absmax_of(values);
   if (whole) {
-    const float reciprocal = 1.0F / std::max(absmax, kSmallestScale);
+    const float reciprocal = 1.0F / std::max(absmax, kSmallestBlockScale);
     for (float& value : values) value = std::clamp(value * reciprocal, -1.0F, 1.0F);
   } else {
-    absmax = std::max(absmax, kSmallestScale);
+    absmax = std::max(absmax, kSmallestBlockScale);
     for (float& value : values) value = std::clamp(value / absmax, -1.0F, 1.0F);
   }
   std::array<std::int32_t, 4096> steps;  // The largest legal block.
