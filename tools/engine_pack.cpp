@@ -1,12 +1,8 @@
 // engine_pack: a checkpoint into one packed file, quantising on the way; or a synthetic one of a real shape.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -18,6 +14,7 @@
 #include "loaders/names.h"
 #include "loaders/packed_file.h"
 #include "loaders/synthetic.h"
+#include "tools/run/terminal.h"
 
 namespace duet {
 namespace {
@@ -40,37 +37,6 @@ struct Arguments {
   WeightOptions weights;
   bool force = false;
   bool quiet = false;
-};
-
-/// A bar on standard error with rate and time left, where that is a terminal.
-class ProgressBar {
- public:
-  explicit ProgressBar(bool wanted) : active_(wanted && isatty(STDERR_FILENO) != 0) {}
-  ~ProgressBar() {
-    if (drawn_) fmt::print(stderr, "\r\x1b[K");
-  }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  void show(std::uint64_t done, std::uint64_t total) {
-    if (!active_ || total == 0) return;
-    constexpr std::uint64_t kCells = 30;
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-    const double rate = static_cast<double>(done) / std::max(seconds, 1e-3);
-    const auto left = static_cast<int>(std::ceil(static_cast<double>(total - done) / std::max(rate, 1.0)));
-    const std::uint64_t full = done * kCells / total;
-    fmt::print(stderr, "\r\x1b[K[{}{}] {} of {}  {}/s  {}:{:02} left", std::string(full, '#'),
-               std::string(kCells - full, '-'), human_bytes(done), human_bytes(total),
-               human_bytes(static_cast<std::uint64_t>(rate)), left / 60, left % 60);
-    std::fflush(stderr);
-    drawn_ = true;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  bool active_;
-  bool drawn_ = false;
-  Clock::time_point begin_ = Clock::now();
 };
 
 // ---- summary ----
@@ -130,7 +96,7 @@ void check_target(const Arguments& arguments, const fs::path& written) {
 void pack(const Arguments& arguments, const WeightSource& source, const TextFiles& texts) {
   check_target(arguments, arguments.out);
   {
-    ProgressBar bar(!arguments.quiet);
+    run::Progress bar("packing", run::Progress::Unit::bytes, !arguments.quiet);
     loaders::write_packed_file(arguments.out, source, texts,
                                [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); });
   }
@@ -168,7 +134,7 @@ void make_synthetic_folder(Arguments arguments) {
       storage == Storage::f16 ? WeightType::f16 : WeightType::bf16;
   const auto source = loaders::make_synthetic(arguments.synthetic, arguments.weights, arguments.seed);
   {
-    ProgressBar bar(!arguments.quiet);
+    run::Progress bar("packing", run::Progress::Unit::bytes, !arguments.quiet);
     loaders::write_hf_folder(arguments.out, *source, loaders::synthetic_texts(arguments.synthetic), storage,
                              [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); });
   }
@@ -254,7 +220,7 @@ void place_paths(Arguments& arguments, const std::vector<std::string>& paths) {
   arguments.out = paths.back();
 }
 
-int run(int count, char** values) {
+int pack_main(int count, char** values) {
   CLI::App app("Packs a checkpoint into one file that Duet maps and copies as it is.", "engine_pack");
   Arguments arguments;
   std::vector<std::string> paths;
@@ -281,7 +247,7 @@ int run(int count, char** values) {
 
 int main(int count, char** values) {
   try {
-    return duet::run(count, values);
+    return duet::pack_main(count, values);
   } catch (const duet::Error& error) {
     fmt::print(stderr, "engine_pack: {}\n", error.what());
     return static_cast<int>(error.code());
