@@ -4,11 +4,14 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "tests/support/test_data.h"
 
 namespace duet {
 namespace {
@@ -270,6 +273,45 @@ TEST(Sampler, SelectionEqualsAFullSort) {
     if (near_a_border) continue;
     ASSERT_EQ(row.support(), want) << "seed " << kSeed << ", round " << round << ", top_p " << row.sampling.top_p;
   }
+}
+
+Sampling sampling_of(const nlohmann::json& settings) {
+  Sampling sampling;
+  sampling.temperature = settings.value("temperature", 1.0);
+  sampling.top_k = settings.value("top_k", 0);
+  sampling.top_p = settings.value("top_p", 1.0);
+  sampling.min_p = settings.value("min_p", 0.0);
+  sampling.repetition_penalty = settings.value("repetition_penalty", 1.0);
+  for (const auto& [id, bias] : settings.value("bias", nlohmann::json::object()).items())
+    sampling.logit_bias.push_back({std::stoi(id), bias.get<float>()});
+  return sampling;
+}
+
+// What transformers' processors keep, and how likely each is (tests/golden/README.md, sampling/).
+TEST(Sampler, DistributionsEqualTheReference) {
+  const auto golden =
+      nlohmann::json::parse(test::read_file(test::golden_directory() / "sampling" / "sampling.json"));
+  int cases = 0;
+  for (const auto& vector : golden["vectors"]) {
+    for (const auto& wanted : vector["cases"]) {
+      Row row;
+      row.logits = vector["logits"].get<std::vector<float>>();
+      row.history = vector["history"].get<std::vector<std::int32_t>>();
+      row.sampling = sampling_of(wanted["settings"]);
+      const std::vector<double> got = row.distribution();
+      const auto ids = wanted["kept"].get<std::vector<std::size_t>>();
+      const auto probabilities = wanted["probabilities"].get<std::vector<double>>();
+      const std::string settings = wanted["settings"].dump();
+      ++cases;
+      EXPECT_EQ(static_cast<std::size_t>(std::count_if(got.begin(), got.end(), [](double p) { return p > 0; })),
+                ids.size())
+          << settings;
+      if (wanted.value("top_p_cuts_a_tie", false)) continue;  // Which of the equal ones stay is not said there.
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        EXPECT_NEAR(got.at(ids[i]), probabilities[i], 2e-6 * probabilities[i] + 1e-12) << settings << " id " << ids[i];
+    }
+  }
+  EXPECT_GT(cases, 20);
 }
 
 TEST(Sampler, DrawsFollowTheDistribution) {
