@@ -500,6 +500,15 @@ duet_code duet_rules_set_threshold(duet_rules* rules, double threshold) {
   return with([&] { rules->rules.threshold = threshold; }, rules);
 }
 
+duet_code duet_rules_set_max_tokens(duet_rules* rules, int fast, int deep) {
+  return with(
+      [&] {
+        rules->rules.fast_max_tokens = fast;
+        rules->rules.deep_max_tokens = deep;
+      },
+      rules);
+}
+
 duet_code duet_engine_route(duet_engine* engine, const duet_request* request, const duet_rules* rules,
                             duet_text_callback callback, void* user, duet_answer** answer) {
   return with(

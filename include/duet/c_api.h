@@ -221,6 +221,7 @@ DUET_API duet_rules* duet_rules_new(void); /* The defaults of duet::RouteRules. 
 DUET_API duet_code duet_rules_read(const char* path, duet_rules** rules);
 DUET_API duet_code duet_rules_set_models(duet_rules* rules, const char* fast, const char* deep);
 DUET_API duet_code duet_rules_set_threshold(duet_rules* rules, double threshold);
+DUET_API duet_code duet_rules_set_max_tokens(duet_rules* rules, int fast, int deep); /* 64 and 512 unless set. */
 DUET_API void duet_rules_free(duet_rules* rules);
 
 /* The fast model answers, the deep one takes over when the rules say so. As duet_engine_run; rules NULL: defaults. */

@@ -163,9 +163,11 @@ TEST(CApi, RoutesWithRules) {
   duet_request_set_prompt(all.request, "refund");
   duet_rules* rules = duet_rules_new();
   ASSERT_EQ(duet_rules_set_threshold(rules, 1), DUET_OK);
+  ASSERT_EQ(duet_rules_set_max_tokens(rules, 3, 5), DUET_OK);
   ASSERT_EQ(duet_engine_route(all.engine, all.request, rules, nullptr, nullptr, &all.answer), DUET_OK)
       << duet_last_message();
   EXPECT_EQ(duet_answer_escalated(all.answer), 1);
+  EXPECT_LE(duet_answer_token_count(all.answer), 5U);
   EXPECT_STREQ(duet_answer_model(all.answer), "kev");
   EXPECT_STREQ(duet_answer_model(duet_answer_fast(all.answer)), "laya");
   EXPECT_STRNE(duet_answer_reason(all.answer), "");
