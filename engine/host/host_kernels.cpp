@@ -15,7 +15,17 @@
 #define HWY_TARGET_INCLUDE "engine/host/host_kernels.cpp"
 #include <hwy/foreach_target.h>  // Must come before highway.h.
 //
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
+
+// Loops over vectors and rows must disappear, or the weights go through memory.
+#ifndef DUET_UNROLL
+#if defined(__clang__)
+#define DUET_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define DUET_UNROLL _Pragma("GCC unroll 8")
+#endif
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace duet::host::HWY_NAMESPACE {
@@ -37,9 +47,10 @@ constexpr std::int64_t kTokenTile = 16;   // Tokens that share one unpacking of 
 
 // ---- readers: one row of a matrix as groups of 8 vectors ----
 //
-// start(weight, row)        points the reader at a row
-// prepare(first, last)      called before the groups [first, last) of a slab are read
-// load(group, w)            unpacks the weights of a group; returns by what their sum is to be multiplied (kScaled)
+// start(weight, row)       points the reader at a row
+// prepare(first, last)     called before the groups [first, last) of a slab are read
+// load<kTail>(group, w)    unpacks the weights of a group; returns by what their sum is to be multiplied (kScaled).
+//                          kTail: the group is the last one and not full
 
 template <class T>
 HWY_INLINE V promote(const T* from) {
@@ -54,16 +65,31 @@ HWY_INLINE V promote(const T* from) {
   }
 }
 
+/// How far ahead of a row's codes to fetch: short rows are read four at a time, so the next four come next.
+HWY_INLINE std::int64_t prefetch_distance_of(std::int64_t row_bytes) {
+  return row_bytes <= 1024 ? 4 * row_bytes : 1024;
+}
+
+/// Fetches what a group of `kBytes` at `from` will be followed by.
+template <std::int64_t kBytes>
+HWY_INLINE void prefetch(const void* from, std::int64_t distance) {
+  DUET_UNROLL
+  for (std::int64_t line = 0; line < kBytes; line += 64)
+    hwy::Prefetch(static_cast<const char*>(from) + distance + line);
+}
+
 /// f32, f16, bf16.
 template <class T>
 struct DenseReader {
   static constexpr bool kScaled = false;
   const T* row = nullptr;
   std::int64_t full_groups = 0;
+  std::int64_t ahead = 0;
   alignas(64) T tail[std::size_t{kGroup}];  // The columns after the last full group, zeros behind them.
 
   HWY_INLINE void start(const Matrix& weight, std::int64_t index) {
     row = reinterpret_cast<const T*>(weight.data) + index * weight.columns;
+    ahead = prefetch_distance_of(weight.columns * static_cast<std::int64_t>(sizeof(T)));
     full_groups = weight.columns / kGroup;
     const std::int64_t rest = weight.columns % kGroup;
     if (rest == 0) return;
@@ -71,8 +97,11 @@ struct DenseReader {
     std::memcpy(tail, row + full_groups * kGroup, static_cast<std::size_t>(rest) * sizeof(T));
   }
   HWY_INLINE void prepare(std::int64_t, std::int64_t) {}
+  template <bool kTail>
   HWY_INLINE V load(std::int64_t group, V* HWY_RESTRICT w) const {
-    const T* from = group < full_groups ? row + group * kGroup : tail;
+    const T* from = kTail ? tail : row + group * kGroup;
+    if (!kTail) prefetch<kGroup* static_cast<std::int64_t>(sizeof(T))>(from, ahead);
+    DUET_UNROLL
     for (std::int64_t k = 0; k < kVectors; ++k) w[k] = promote(from + k * kLanes);
     return hn::Zero(D());
   }
@@ -85,12 +114,14 @@ struct Int8Reader {
   const std::int8_t* row = nullptr;
   const float* scales = nullptr;
   std::int64_t full_groups = 0;
+  std::int64_t ahead = 0;
   alignas(64) std::int8_t tail[kGroup];
   float tail_scales[std::size_t{(kGroup + kBlock - 1) / kBlock}];
 
   HWY_INLINE void start(const Matrix& weight, std::int64_t index) {
     row = reinterpret_cast<const std::int8_t*>(weight.data) + index * weight.columns;
     scales = weight.scales + index * (weight.columns / kBlock);
+    ahead = prefetch_distance_of(weight.columns);
     full_groups = weight.columns / kGroup;
     const std::int64_t rest = weight.columns % kGroup;
     if (rest == 0) return;
@@ -101,12 +132,14 @@ struct Int8Reader {
                 static_cast<std::size_t>(rest / kBlock) * sizeof(float));
   }
   HWY_INLINE void prepare(std::int64_t, std::int64_t) {}
+  template <bool kTail>
   HWY_INLINE V load(std::int64_t group, V* HWY_RESTRICT w) const {
     const D d;
-    const bool whole = group < full_groups;
-    const std::int8_t* from = whole ? row + group * kGroup : tail;
-    // A group may be half a block (4 lanes): k * kLanes then stays inside it.
-    const float* scale = whole ? scales + group * kGroup / kBlock : tail_scales;
+    const std::int8_t* from = kTail ? tail : row + group * kGroup;
+    if (!kTail) prefetch<kGroup>(from, ahead);
+    // A group may be part of a block (4 lanes and fewer): every vector of it then has the same scale.
+    const float* scale = kTail ? tail_scales : scales + group * kGroup / kBlock;
+    DUET_UNROLL
     for (std::int64_t k = 0; k < kVectors; ++k) {
       w[k] = hn::Mul(promote(from + k * kLanes), hn::Set(d, scale[k * kLanes / kBlock]));
     }
@@ -188,11 +221,23 @@ HWY_INLINE hn::Vec<Words> load_words(const std::uint8_t* from) {
 }
 #endif  // DUET_NIBBLE_WORDS
 
-/// nf4 and fp4 whose blocks do not cross row ends.
+/// Which of the kBlocks blocks of a group lane i lies in.
+template <int kBlocks>
+struct BlockOfLane {
+  alignas(64) std::int32_t lanes[std::size_t{kLanes}];
+  constexpr BlockOfLane() : lanes() {
+    for (std::int32_t i = 0; i < kLanes; ++i) lanes[i] = i * kBlocks / static_cast<std::int32_t>(kLanes);
+  }
+};
+template <int kBlocks>
+inline constexpr BlockOfLane<kBlocks> kBlockOfLane;
+
+/// nf4 and fp4 whose blocks do not cross row ends. kBlocks: blocks a group holds, 1 also for a part of one.
 ///
 /// With 8 or 16 lanes a group is one register of 32-bit words: word i holds the codes of elements [8 i, 8 i + 8), and
 /// vector k takes the k-th code of every word, so unpacking costs a shift and a permute. With 4 lanes a group is 16
 /// bytes, looked up byte by byte. `nibble_order` says which element each lane of each vector is.
+template <int kBlocks>
 struct NibbleReader {
   static constexpr bool kScaled = true;
   CodeTable table;
@@ -204,7 +249,8 @@ struct NibbleReader {
   std::int64_t block_shift = 0;
   std::int64_t full_groups = 0;
   std::int64_t last_row_block = 0;
-  alignas(64) std::uint8_t tail[kGroup / 2];
+  std::int64_t ahead = 0;
+  alignas(64) std::uint8_t tail[kGroup / 2 + 4];
   float decoded[kSlabGroups * kGroup / 32 + 1];
 
   HWY_INLINE void start(const Matrix& weight, std::int64_t index) {
@@ -216,6 +262,7 @@ struct NibbleReader {
     first_block = index * row_blocks;
     last_row_block = row_blocks - 1;
     scales = weight.scales == nullptr ? nullptr : weight.scales + first_block;
+    ahead = prefetch_distance_of(weight.columns / 2);
     full_groups = weight.columns / kGroup;
     const std::int64_t rest = weight.columns % kGroup;
     if (rest == 0) return;
@@ -228,48 +275,57 @@ struct NibbleReader {
     prepared_block = first_group * kGroup >> block_shift;
     const std::int64_t last_block = std::min((last_group * kGroup - 1) >> block_shift, last_row_block);
     const float offset = *matrix->nested_offset;
+    const float* map = matrix->nested_map;
     for (std::int64_t b = prepared_block; b <= last_block; ++b) {
-      const std::int64_t block = first_block + b;
-      const float centred =
-          matrix->nested_map[matrix->scale_codes[block]] * matrix->nested_scales[block / kNestedBlockSize];
+      const auto block = static_cast<std::uint64_t>(first_block + b);
+      const float centred = map[matrix->scale_codes[block]] * matrix->nested_scales[block / kNestedBlockSize];
       decoded[b - prepared_block] = centred + offset;
     }
     scales = decoded;
   }
 
-  /// The scale of each lane's block: lanes hold neighbouring elements, so a group has at most kGroup / 32 runs.
+  /// The scale of each lane's block; lanes hold neighbouring elements.
+  template <bool kTail>
   HWY_INLINE V lane_scales(std::int64_t group) const {
     const D d;
-    const float* s = scales + ((group * kGroup >> block_shift) - prepared_block);
-#if HWY_MAX_BYTES >= 32
-    const std::int64_t blocks = kGroup >> block_shift;  // 0 or 1: one block rules the group.
-    if (blocks == 2 && group < full_groups) {
-      return hn::IfThenElse(hn::FirstN(d, kLanes / 2), hn::Set(d, s[0]), hn::Set(d, s[1]));
-    }
-    if (blocks >= 2) {
-      float lanes[kLanes];
-      for (std::int64_t i = 0; i < kLanes; ++i) {
-        const std::int64_t block = std::min((group * kGroup + 8 * i) >> block_shift, last_row_block);
-        lanes[i] = scales[block - prepared_block];
+    const std::int64_t block = group * kGroup >> block_shift;
+    const float* s = scales + (block - prepared_block);
+    if constexpr (kBlocks == 1) {
+      return hn::Set(d, *s);
+    } else {
+      // One load of all of them, then a permute. What lies behind the row's last block is multiplied by zeros.
+      using Few = std::conditional_t<kBlocks == 2, std::uint64_t, hwy::uint128_t>;
+      Few few = {};
+      std::memcpy(&few, s, static_cast<std::size_t>(kTail ? last_row_block + 1 - block : kBlocks) * sizeof(float));
+      V packed;
+      if constexpr (kBlocks == 2) {
+        packed = hn::BitCast(d, hn::Set(hn::Repartition<std::uint64_t, D>(), few));
+      } else {
+        packed = hn::LoadDup128(d, reinterpret_cast<const float*>(&few));
       }
-      return hn::LoadU(d, lanes);
+      return hn::TableLookupLanes(packed, hn::SetTableIndices(d, kBlockOfLane<kBlocks>.lanes));
     }
-#endif
-    return hn::Set(d, *s);
   }
 
+  template <bool kTail>
   HWY_INLINE V load(std::int64_t group, V* HWY_RESTRICT w) const {
-    const std::uint8_t* from = group < full_groups ? row + group * (kGroup / 2) : tail;
+    const std::uint8_t* from = kTail ? tail : row + group * (kGroup / 2);
+    if (!kTail) prefetch<kGroup / 2>(from, ahead);
 #if DUET_NIBBLE_WORDS
-    const auto words = load_words(from);
-    w[0] = look_up<0>(table, words);
-    w[1] = look_up<4>(table, words);
-    w[2] = look_up<8>(table, words);
-    w[3] = look_up<12>(table, words);
-    w[4] = look_up<16>(table, words);
-    w[5] = look_up<20>(table, words);
-    w[6] = look_up<24>(table, words);
-    w[7] = look_up<28>(table, words);
+    // Loads that start a byte later stand in for shifts by 8: on many cores loads are free where shifts are not. They
+    // reach three bytes beyond the codes, where the scales lie.
+    const auto words0 = load_words(from);
+    const auto words1 = load_words(from + 1);
+    const auto words2 = load_words(from + 2);
+    const auto words3 = load_words(from + 3);
+    w[0] = look_up<0>(table, words0);
+    w[1] = look_up<4>(table, words0);
+    w[2] = look_up<0>(table, words1);
+    w[3] = look_up<4>(table, words1);
+    w[4] = look_up<0>(table, words2);
+    w[5] = look_up<4>(table, words2);
+    w[6] = look_up<0>(table, words3);
+    w[7] = look_up<4>(table, words3);
 #else
     const hn::Repartition<std::uint8_t, D> d8;
     const auto bytes = hn::LoadU(d8, from);
@@ -278,7 +334,7 @@ struct NibbleReader {
     look_up_bytes(hn::And(bytes, fifteen), w);
     look_up_bytes(hn::And(hn::BitCast(d8, hn::ShiftRight<4>(halves)), fifteen), w + 4);
 #endif
-    return lane_scales(group);
+    return lane_scales<kTail>(group);
   }
 
 #if !DUET_NIBBLE_WORDS
@@ -319,11 +375,13 @@ struct SlowReader {
   const Matrix* matrix = nullptr;
   std::int64_t index = 0;
   std::int64_t first_group = 0;
+  std::int64_t full_groups = 0;
   alignas(64) float slab[kSlabGroups * kGroup];
 
   HWY_INLINE void start(const Matrix& weight, std::int64_t row) {
     matrix = &weight;
     index = row;
+    full_groups = (weight.columns + kGroup - 1) / kGroup;  // The slab pads the last one.
   }
   HWY_INLINE void prepare(std::int64_t first, std::int64_t last) {
     first_group = first;
@@ -331,10 +389,12 @@ struct SlowReader {
     dequantise(*matrix, index * matrix->columns + first * kGroup, {slab, static_cast<std::size_t>(columns)});
     std::fill(slab + columns, slab + (last - first) * kGroup, 0.0F);
   }
+  template <bool kTail>
   HWY_INLINE V load(std::int64_t group, V* HWY_RESTRICT w) const {
-    const D d;
-    for (std::int64_t k = 0; k < kVectors; ++k) w[k] = hn::Load(d, slab + (group - first_group) * kGroup + k * kLanes);
-    return hn::Zero(d);
+    const float* from = slab + (group - first_group) * kGroup;
+    DUET_UNROLL
+    for (std::int64_t k = 0; k < kVectors; ++k) w[k] = hn::Load(D(), from + k * kLanes);
+    return hn::Zero(D());
   }
 };
 
@@ -345,6 +405,7 @@ template <bool kScaled>
 HWY_INLINE V add_group(const V* HWY_RESTRICT w, const V* HWY_RESTRICT x, V scale, V sum) {
   V even = hn::Mul(w[0], x[0]);
   V odd = hn::Mul(w[1], x[1]);
+  DUET_UNROLL
   for (std::int64_t k = 2; k < kVectors; k += 2) {
     even = hn::MulAdd(w[k], x[k], even);
     odd = hn::MulAdd(w[k + 1], x[k + 1], odd);
@@ -356,7 +417,24 @@ HWY_INLINE V add_group(const V* HWY_RESTRICT w, const V* HWY_RESTRICT x, V scale
 HWY_INLINE float lane_sum(V v) { return hn::GetLane(hn::SumOfLanes(D(), v)); }
 
 HWY_INLINE void load_group(const float* HWY_RESTRICT from, V* HWY_RESTRICT x) {
+  DUET_UNROLL
   for (std::int64_t k = 0; k < kVectors; ++k) x[k] = hn::LoadU(D(), from + k * kLanes);
+}
+
+/// Adds the groups [first, last) of kRows rows, for one token, to sums[r].
+template <bool kTail, int kRows, class Reader>
+HWY_INLINE void add_groups_of_one(const Reader* HWY_RESTRICT readers, const float* HWY_RESTRICT packed,
+                                  std::int64_t first, std::int64_t last, V* HWY_RESTRICT sums) {
+  for (std::int64_t g = first; g < last; ++g) {
+    V x[kVectors];
+    load_group(packed + g * kGroup, x);
+    DUET_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      V w[kVectors];
+      const V scale = readers[r].template load<kTail>(g, w);
+      sums[r] = add_group<Reader::kScaled>(w, x, scale, sums[r]);
+    }
+  }
 }
 
 /// kRows rows by one token: the weights are used as they come out of the registers.
@@ -369,20 +447,35 @@ HWY_INLINE void rows_by_one(const Matrix& weight, const float* HWY_RESTRICT pack
     readers[r].start(weight, row + r);
     sums[r] = hn::Zero(D());
   }
+  const std::int64_t full = readers[0].full_groups;
   for (std::int64_t first = 0; first < groups; first += kSlabGroups) {
     const std::int64_t last = std::min(first + kSlabGroups, groups);
     for (int r = 0; r < kRows; ++r) readers[r].prepare(first, last);
-    for (std::int64_t g = first; g < last; ++g) {
+    add_groups_of_one<false, kRows>(readers, packed, first, std::min(last, full), sums);
+    if (last > full) add_groups_of_one<true, kRows>(readers, packed, full, last, sums);
+  }
+  for (int r = 0; r < kRows; ++r) y[row + r] = lane_sum(sums[r]);
+}
+
+/// Adds the groups [first, last) of kRows rows, for `tokens` tokens, to sums[t * kRows + r].
+template <bool kTail, int kRows, class Reader>
+HWY_INLINE void add_groups_of_many(const Reader* HWY_RESTRICT readers, const float* HWY_RESTRICT packed,
+                                   std::int64_t packed_stride, std::int64_t tokens, std::int64_t first,
+                                   std::int64_t last, V* HWY_RESTRICT sums) {
+  for (std::int64_t g = first; g < last; ++g) {
+    V w[std::size_t{kRows}][kVectors];
+    V scales[std::size_t{kRows}];
+    DUET_UNROLL
+    for (int r = 0; r < kRows; ++r) scales[r] = readers[r].template load<kTail>(g, w[r]);
+    for (std::int64_t t = 0; t < tokens; ++t) {
       V x[kVectors];
-      load_group(packed + g * kGroup, x);
+      load_group(packed + t * packed_stride + g * kGroup, x);
+      DUET_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        V w[kVectors];
-        const V scale = readers[r].load(g, w);
-        sums[r] = add_group<Reader::kScaled>(w, x, scale, sums[r]);
+        sums[t * kRows + r] = add_group<Reader::kScaled>(w[r], x, scales[r], sums[t * kRows + r]);
       }
     }
   }
-  for (int r = 0; r < kRows; ++r) y[row + r] = lane_sum(sums[r]);
 }
 
 /// kRows rows by up to kTokenTile tokens: a group is unpacked once and used for every token.
@@ -391,27 +484,18 @@ HWY_INLINE void rows_by_many(const Matrix& weight, const float* HWY_RESTRICT pac
                              std::int64_t tokens, std::int64_t row, float* y, std::int64_t y_stride) {
   const std::int64_t groups = (weight.columns + kGroup - 1) / kGroup;
   Reader readers[std::size_t{kRows}];
-  V sums[kTokenTile][std::size_t{kRows}];
+  V sums[std::size_t{kTokenTile * kRows}];
   for (int r = 0; r < kRows; ++r) readers[r].start(weight, row + r);
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    for (int r = 0; r < kRows; ++r) sums[t][r] = hn::Zero(D());
-  }
+  for (std::int64_t i = 0; i < tokens * kRows; ++i) sums[i] = hn::Zero(D());
+  const std::int64_t full = readers[0].full_groups;
   for (std::int64_t first = 0; first < groups; first += kSlabGroups) {
     const std::int64_t last = std::min(first + kSlabGroups, groups);
     for (int r = 0; r < kRows; ++r) readers[r].prepare(first, last);
-    for (std::int64_t g = first; g < last; ++g) {
-      V w[std::size_t{kRows}][kVectors];
-      V scales[std::size_t{kRows}];
-      for (int r = 0; r < kRows; ++r) scales[r] = readers[r].load(g, w[r]);
-      for (std::int64_t t = 0; t < tokens; ++t) {
-        V x[kVectors];
-        load_group(packed + t * packed_stride + g * kGroup, x);
-        for (int r = 0; r < kRows; ++r) sums[t][r] = add_group<Reader::kScaled>(w[r], x, scales[r], sums[t][r]);
-      }
-    }
+    add_groups_of_many<false, kRows>(readers, packed, packed_stride, tokens, first, std::min(last, full), sums);
+    if (last > full) add_groups_of_many<true, kRows>(readers, packed, packed_stride, tokens, full, last, sums);
   }
   for (std::int64_t t = 0; t < tokens; ++t) {
-    for (int r = 0; r < kRows; ++r) y[t * y_stride + row + r] = lane_sum(sums[t][r]);
+    for (int r = 0; r < kRows; ++r) y[t * y_stride + row + r] = lane_sum(sums[t * kRows + r]);
   }
 }
 
@@ -450,7 +534,15 @@ void matmul(const Matrix& weight, const float* packed, std::int64_t tokens, std:
       return weight.spec.block_size == 32 ? with(matmul_with<Int8Reader<32>>) : with(matmul_with<Int8Reader<64>>);
     case Storage::nf4:
     case Storage::fp4:
-      return lined_up ? with(matmul_with<NibbleReader>) : with(matmul_with<SlowReader>);
+      if (!lined_up) return with(matmul_with<SlowReader>);
+      switch (kGroup / weight.spec.block_size) {
+        case 4:
+          return with(matmul_with<NibbleReader<std::min<int>(4, std::max<int>(1, kGroup / 32))>>);
+        case 2:
+          return with(matmul_with<NibbleReader<std::min<int>(2, std::max<int>(1, kGroup / 32))>>);
+        default:
+          return with(matmul_with<NibbleReader<1>>);
+      }
   }
 }
 

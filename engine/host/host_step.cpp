@@ -14,7 +14,7 @@ namespace {
 constexpr int kNoBadLayer = std::numeric_limits<int>::max();
 constexpr std::int64_t kLoraRowsPerItem = 8;
 constexpr std::int64_t kFewestRowsPerItem = 16;  // Of a matrix: below this, sharing out costs more than it brings.
-constexpr std::int64_t kMostRowsPerItem = 64;
+constexpr std::int64_t kMostRowsPerItem = 512;
 
 /// y = (W x, adapted) + bias for one matrix; with `residual`, y is then added to it.
 struct Projection {
