@@ -238,7 +238,8 @@ def nf4_base(out: Path, adapter: Adapter):
     """The 4-bit base as a float32 model: decoded weights, float32 maths, nothing merged."""
     name = NF4_BASES[adapter.base]
     variant = next(variant for variant in bnb_checkpoints.variants() if variant.family.name == name)
-    _, weights = bnb_checkpoints.quantise(load_file(out / "models" / adapter.base / "model.safetensors"), variant)
+    variant.family.seed = json.loads((out / "bnb" / name / "expected.json").read_text(encoding="utf-8"))["seed"]
+    _, weights = bnb_checkpoints.quantise(bnb_checkpoints.variant_tensors(variant), variant)
     return bnb_checkpoints.float_model(variant.family.config, weights)
 
 
@@ -286,7 +287,7 @@ def make_adapter(out: Path, adapter: Adapter) -> None:
 
 
 def make(out: Path) -> None:
-    """Needs models/ in the same folder."""
+    """Needs models/ and bnb/ in the same folder."""
     warnings.filterwarnings("ignore")
     for adapter in adapters():
         make_adapter(out, adapter)

@@ -44,7 +44,7 @@ def variants() -> list[Quantised]:
             Family(
                 "qwen2_nf4_nested",
                 base_config("qwen2", tie_word_embeddings=True, use_sliding_window=False, sliding_window=32768),
-                "the usual QLoRA base: models/qwen2 in NF4, block 64, double quantisation; base of adapters",
+                "the usual QLoRA base: Qwen2 of the shape of models/qwen2 in NF4, block 64, double quantisation; base of adapters",
                 seed=10,
             ),
             nested=True,
@@ -150,7 +150,10 @@ def quantise(tensors: dict, variant: Quantised) -> tuple[dict, dict]:
 
 
 def float_model(config: dict, weights: dict):
-    model = AutoModelForCausalLM.from_config(checkpoints.as_config(config), attn_implementation="eager").eval()
+    # The config's own dtype, bfloat16, would otherwise be the model's.
+    model = AutoModelForCausalLM.from_config(
+        checkpoints.as_config(config), attn_implementation="eager", dtype=torch.float32
+    ).eval()
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise ValueError(f"{missing} {unexpected}")
