@@ -1,0 +1,175 @@
+// The host backend against transformers, bitsandbytes and PEFT in float32: tiny checkpoints of every family, 4-bit
+// ones, every kind of adapter, and a real trained model (tests/golden).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "loaders/loaders.h"
+#include "loaders/safetensors_writer.h"
+#include "loaders/tokenizer_json.h"
+#include "tests/host/host_runner.h"
+#include "tests/support/compare.h"
+#include "tests/support/golden.h"
+#include "tests/support/test_data.h"
+
+namespace duet::test {
+namespace {
+
+constexpr double kTolerance = 2e-4;
+
+/// Rows `positions` of logits [tokens, vocabulary].
+std::vector<float> rows_of(const std::vector<float>& logits, const std::vector<std::int32_t>& positions,
+                           int vocabulary) {
+  std::vector<float> rows;
+  for (const std::int32_t position : positions) {
+    const auto row = logits.begin() + std::ptrdiff_t{position} * vocabulary;
+    rows.insert(rows.end(), row, row + vocabulary);
+  }
+  return rows;
+}
+
+/// Logits and greedy ids of every prompt in `golden`.
+void expect_prompts(const GoldenArrays& golden, const WeightSource& source) {
+  HostRunner runner(source, {.chunk_tokens = 48, .kv_tokens = 1024, .adapter_slots = 0});
+  for (const GoldenPrompt& prompt : golden_prompts(golden.index())) {
+    SCOPED_TRACE(prompt.name);
+    const std::vector<float> got = rows_of(runner.logits(prompt.ids, 48), prompt.positions, source.spec().vocabulary);
+    EXPECT_TRUE(all_within_relative(got, golden.floats("logits." + prompt.name), kTolerance));
+    if (!prompt.greedy.empty()) {
+      EXPECT_EQ(runner.greedy(prompt.ids, prompt.greedy.size()), prompt.greedy);
+    }
+  }
+}
+
+/// "part/name" of every golden folder in `parts`.
+std::vector<std::string> folders_of(const std::vector<std::string>& parts) {
+  std::vector<std::string> folders;
+  for (const std::string& part : parts) {
+    for (const std::string& name : golden_names(part)) folders.push_back(part + "/" + name);
+  }
+  return folders;
+}
+
+std::string test_name(const testing::TestParamInfo<std::string>& folder) {
+  std::string name = folder.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+
+// ---- checkpoints ----
+
+class GoldenCheckpoints : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenCheckpoints, LogitsAndGreedyIdsEqualTransformers) {
+  const GoldenArrays golden(GetParam() + "/expected.json");
+  expect_prompts(golden, *loaders::open_checkpoint(golden_directory() / GetParam(), {}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, GoldenCheckpoints, testing::ValuesIn(folders_of({"models", "bnb"})), test_name);
+
+// ---- adapters ----
+
+class GoldenAdapters : public testing::TestWithParam<std::string> {};
+
+/// Adapters of F32 files are held in 16 bit where every value comes out within 2^-11 of itself
+/// (loaders/peft_storage.h): A and B are each off by that much, and the logits by about as much of what the adapter
+/// adds. 16-bit files are exact.
+double adapter_tolerance(const std::filesystem::path& folder) {
+  const bool rounded = read_file(folder / "adapter_model.safetensors").find("\"F32\"") != std::string::npos;
+  return rounded ? 2 * 0x1p-11 : kTolerance;
+}
+
+TEST_P(GoldenAdapters, LogitsEqualPeftOverEveryBaseAndScale) {
+  const GoldenArrays golden(GetParam() + "/expected.json");
+  const double tolerance = adapter_tolerance(golden_directory() / GetParam());
+  const auto ids = golden.index().at("ids").get<std::vector<std::int32_t>>();
+  const auto positions = golden.index().at("positions").get<std::vector<std::int32_t>>();
+
+  const auto expect_on = [&](const std::string& base, const std::string& base_array, const std::string& adapted_array) {
+    SCOPED_TRACE(base);
+    const auto source = loaders::open_checkpoint(golden_directory() / base, {});
+    const auto adapter = loaders::open_adapter(golden_directory() / GetParam(), source->spec(), source->name());
+    HostRunner runner(*source);
+    const auto logits = [&](int slot, float scale) {
+      return rows_of(runner.logits(ids, 5, slot, scale), positions, source->spec().vocabulary);
+    };
+    runner.backend->load_adapter(0, 0, *adapter, 1.0F);
+    EXPECT_TRUE(all_within_relative(logits(0, 1.0F), golden.floats(adapted_array), tolerance));
+    EXPECT_TRUE(all_within_relative(logits(-1, 1.0F), golden.floats(base_array), kTolerance));
+    if (adapted_array == "logits" && golden.has("half_scale_logits")) {
+      const bool dora = adapter->spec().has_dora();  // Whose scale is chosen when it is loaded.
+      if (dora) runner.backend->load_adapter(0, 1, *adapter, 0.5F);
+      EXPECT_TRUE(all_within_relative(logits(dora ? 1 : 0, 0.5F), golden.floats("half_scale_logits"), tolerance));
+    }
+  };
+  expect_on(golden.index().at("base").get<std::string>(), "base_logits", "logits");
+  if (golden.has("nf4_logits"))
+    expect_on(golden.index().at("nf4_base").get<std::string>(), "nf4_base_logits", "nf4_logits");
+}
+
+std::vector<std::string> adapter_folders() {
+  std::vector<std::string> parts;
+  for (const std::string& base : golden_names("adapters")) parts.push_back("adapters/" + base);
+  return folders_of(parts);
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, GoldenAdapters, testing::ValuesIn(adapter_folders()), test_name);
+
+// ---- a real model ----
+
+/// A copy of stories260K that calls itself Qwen2 and has q/k/v biases of zero.
+void write_as_qwen2(const std::filesystem::path& from, const ModelSpec& llama, const std::filesystem::path& to) {
+  std::filesystem::copy_file(from / "model.safetensors", to / "model-00001-of-00002.safetensors");
+  std::filesystem::copy_file(from / "tokenizer.json", to / "tokenizer.json");
+  nlohmann::json config = nlohmann::json::parse(read_file(from / "config.json"));
+  config["model_type"] = "qwen2";
+  config["architectures"] = {"Qwen2ForCausalLM"};
+  config.erase("attention_bias");
+  config.erase("mlp_bias");
+  write_file(to / "config.json", config.dump());
+
+  nlohmann::json map;
+  for (const TensorRow& row : tensors_of(llama)) map[row.name] = "model-00001-of-00002.safetensors";
+  std::vector<loaders::TensorToWrite> biases;
+  for (int layer = 0; layer < llama.layers; ++layer) {
+    for (const auto& [part, width] :
+         {std::pair{"q", llama.query_width()}, {"k", llama.kv_width()}, {"v", llama.kv_width()}}) {
+      const std::string name = "model.layers." + std::to_string(layer) + ".self_attn." + part + "_proj.bias";
+      biases.push_back({.name = name, .dtype = "F32", .shape = {width}, .element_bytes = 4});
+      map[name] = "model-00002-of-00002.safetensors";
+    }
+  }
+  loaders::write_safetensors(to / "model-00002-of-00002.safetensors", biases, [](const loaders::TensorToWrite& tensor) {
+    return std::vector<std::byte>(tensor.bytes());
+  });
+  write_file(to / "model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+}
+
+TEST(GoldenStories, PrintItsKnownTextAsLlamaAndAsQwen2) {
+  const auto shared = shared_data_directory();
+  if (!shared) GTEST_SKIP() << "the folder shared/data with stories260K is not here";
+  const GoldenArrays golden("stories260k/expected.json");
+  const auto llama = loaders::open_checkpoint(*shared / "stories260k", {});
+  expect_prompts(golden, *llama);
+
+  const TemporaryDirectory folder;
+  write_as_qwen2(*shared / "stories260k", llama->spec(), folder.path());
+  const auto qwen2 = loaders::open_checkpoint(folder.path(), {});
+  EXPECT_TRUE(qwen2->spec().query_key_value_bias);
+  expect_prompts(golden, *qwen2);
+
+  const auto tokenizer = loaders::load_tokenizer(folder.path());
+  const std::vector<std::int32_t> prompt{1, 403, 407, 261, 378};
+  std::vector<std::int32_t> ids = prompt;
+  for (const std::int32_t id : HostRunner(*qwen2).greedy(prompt, 40)) ids.push_back(id);
+  EXPECT_TRUE(tokenizer->decode(ids, true).starts_with(
+      "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day,"))
+      << tokenizer->decode(ids, true);
+}
+
+}  // namespace
+}  // namespace duet::test
