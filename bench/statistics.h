@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct Spread {
 inline Spread spread_of(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const auto at = [&](double share) {
-    return samples[static_cast<std::size_t>(share * static_cast<double>(samples.size() - 1) + 0.5)];
+    return samples[static_cast<std::size_t>(std::lround(share * static_cast<double>(samples.size() - 1)))];
   };
   return {.median = at(0.5), .low = at(0.25), .high = at(0.75), .best = samples.front()};
 }

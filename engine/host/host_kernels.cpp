@@ -230,7 +230,7 @@ struct BlockOfLane {
   }
 };
 template <int kBlocks>
-inline constexpr BlockOfLane<kBlocks> kBlockOfLane;
+[[maybe_unused]] inline constexpr BlockOfLane<kBlocks> kBlockOfLane;
 
 /// nf4 and fp4 whose blocks do not cross row ends. kBlocks: blocks a group holds, 1 also for a part of one.
 ///
