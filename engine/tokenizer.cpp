@@ -35,8 +35,8 @@ bool structures_a_chat(const AddedToken& token, const std::string& template_text
 struct Tokenizer::Parts {
   explicit Parts(TokenizerSpec spec);
 
-  void encode(std::string text, ByteFlags* flags, bool all_control, std::vector<std::int32_t>& ids) const;
-  void encode_normalized(std::string text, const ByteFlags* flags, bool all_control, bool at_start,
+  void encode(const std::string& text, const ByteFlags* flags, bool all_control, std::vector<std::int32_t>& ids) const;
+  void encode_normalized(const std::string& text, const ByteFlags* flags, bool all_control, bool at_start,
                          std::vector<std::int32_t>& ids) const;
   std::string_view token_of(std::int32_t id) const;
 
@@ -146,7 +146,7 @@ std::string_view Tokenizer::Parts::token_of(std::int32_t id) const {
 }
 
 /// `flags` null: control tokens are found everywhere (`all_control`) or nowhere; else where the flags allow them.
-void Tokenizer::Parts::encode(std::string text, ByteFlags* flags, bool all_control,
+void Tokenizer::Parts::encode(const std::string& text, const ByteFlags* flags, bool all_control,
                               std::vector<std::int32_t>& ids) const {
   const AddedTokenMatcher::Permission permission{flags, all_control};
   for (const AddedTokenMatcher::Stretch& stretch : raw_matcher.split(text, permission)) {
@@ -159,16 +159,16 @@ void Tokenizer::Parts::encode(std::string text, ByteFlags* flags, bool all_contr
     if (flags != nullptr && normalized_control) {
       ByteFlags piece_flags = flags->substr(range.begin, range.end - range.begin);
       normalizer.apply(piece, &piece_flags);
-      encode_normalized(std::move(piece), &piece_flags, false, range.begin == 0, ids);
+      encode_normalized(piece, &piece_flags, false, range.begin == 0, ids);
     } else {
       normalizer.apply(piece, nullptr);
-      encode_normalized(std::move(piece), nullptr, all_control && flags == nullptr, range.begin == 0, ids);
+      encode_normalized(piece, nullptr, all_control && flags == nullptr, range.begin == 0, ids);
     }
   }
 }
 
-void Tokenizer::Parts::encode_normalized(std::string text, const ByteFlags* flags, bool all_control, bool at_start,
-                                         std::vector<std::int32_t>& ids) const {
+void Tokenizer::Parts::encode_normalized(const std::string& text, const ByteFlags* flags, bool all_control,
+                                         bool at_start, std::vector<std::int32_t>& ids) const {
   const std::vector<bool>* forbidden = all_control ? nullptr : &control;
   for (const AddedTokenMatcher::Stretch& stretch : normalized_matcher.split(text, {flags, all_control})) {
     const ByteRange range = stretch.range;
@@ -210,7 +210,7 @@ std::vector<std::int32_t> Tokenizer::encode_parts(std::span<const TextPart> part
     flags.resize(text.size(), part.is_template ? '\1' : '\0');
   }
   std::vector<std::int32_t> ids;
-  parts_->encode(std::move(text), &flags, false, ids);
+  parts_->encode(text, &flags, false, ids);
   return ids;
 }
 

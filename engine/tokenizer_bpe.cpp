@@ -41,16 +41,16 @@ BpeModel::BpeModel(const BpeSpec& spec, std::string_view name)
       fuse_unknown_(spec.fuse_unknown),
       byte_fallback_(spec.byte_fallback),
       ignore_merges_(spec.ignore_merges) {
-  std::int32_t highest = -1;
+  std::int32_t end = 0;
   for (const auto& [token, id] : spec.vocabulary) {
     if (id < 0 || id >= kMaxTokenIds) {
       throw Error(Code::bad_file,
                   fmt::format("{}: token '{}' has id {}; ids lie in 0 to {}", name_, token, id, kMaxTokenIds - 1),
                   "Check the vocabulary of the file");
     }
-    highest = std::max(highest, id);
+    end = std::max(end, id + 1);
   }
-  tokens_.resize(static_cast<std::size_t>(highest + 1));
+  tokens_.resize(static_cast<std::size_t>(end));
   ids_.reserve(spec.vocabulary.size());
   for (const auto& [token, id] : spec.vocabulary) add_token(token, id);
   add_merges(spec);
