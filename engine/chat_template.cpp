@@ -92,6 +92,7 @@ std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, const ChatTemp
                                       std::span<const ChatMessage> messages, bool add_generation_prompt) {
   const std::vector<ChatPiece> pieces = chat_template.render(messages, add_generation_prompt);
   std::vector<TextPart> parts;
+  parts.reserve(pieces.size());
   for (const ChatPiece& piece : pieces) parts.push_back({piece.text, piece.is_template});
   std::vector<std::int32_t> ids = tokenizer.encode_parts(parts);
   const std::span<const std::int32_t> prefix = tokenizer.prefix_ids();

@@ -246,7 +246,7 @@ def make_toys():
     shared, toys = {}, []
     for name, base, patch in [*component_toys(bases), *added_token_toys(bases)]:
         tokenizer = Tokenizer.from_str(json.dumps(merge_patch(bases[base], patch)))
-        is_added = name.startswith("added")
+        is_added = name.startswith(("added", "metaspace"))
         texts = added_texts(random.Random(SEED)) if is_added else MIXED[:12] + rng.sample(MIXED[12:], 22)
         cases, decoded = cases_of(tokenizer, texts, shared, rng, is_added)
         toy = {"name": name, "base": base, "patch": patch, "cases": cases, "decoded": decoded}

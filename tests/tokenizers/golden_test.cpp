@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 #include <string>
 
 #include "engine/text_stream.h"
 #include "engine/tokenizer_normalize.h"
 #include "loaders/tokenizer_json.h"
+#include "tests/support/test_data.h"
 #include "tests/tokenizers/tokenizer_support.h"
 
 namespace duet::test {
@@ -85,6 +87,24 @@ TEST(TokenizerGolden, RealTokenizersOnAMixedCorpus) {
     }
   }
   if (found == 0) GTEST_SKIP() << "no tokenizers in the shared data";
+}
+
+/// The tokenizers of the golden checkpoints, read as an engine reads them, on the prompts whose text is stored.
+TEST(TokenizerGolden, TokenizersOfTheGoldenCheckpoints) {
+  std::size_t prompts = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_directory() / "models")) {
+    if (!std::filesystem::exists(entry.path() / "tokenizer.json")) continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    const auto tokenizer = loaders::load_tokenizer(entry.path());
+    const auto expected = nlohmann::json::parse(read_file(entry.path() / "expected.json"));
+    for (const auto& prompt : expected["prompts"]) {
+      if (!prompt.contains("text")) continue;
+      const EncodeOptions options{.add_special_tokens = true, .parse_special_tokens = true};
+      EXPECT_EQ(tokenizer->encode(prompt["text"].get<std::string>(), options), prompt["ids"].get<Ids>());
+      ++prompts;
+    }
+  }
+  EXPECT_GT(prompts, 10U);
 }
 
 std::uint64_t fnv1a(std::string_view bytes, std::uint64_t value) {
