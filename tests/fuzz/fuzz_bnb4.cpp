@@ -84,7 +84,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto state =
         duet::loaders::parse_bnb4_state(pieces[0], fp4 ? duet::Storage::fp4 : duet::Storage::nf4, "the state");
     if (state.rows > kMostElements / state.columns) return 0;
-    const auto tensors = tensors_for(std::string(pieces[0]), fp4, state, {.bytes = std::string(pieces.size() > 1 ? pieces[1] : "")});
+    const auto tensors =
+        tensors_for(std::string(pieces[0]), fp4, state, {.bytes = std::string(pieces.size() > 1 ? pieces[1] : "")});
     duet::test::write_file(kFolder.path() / "model.safetensors", duet::test::safetensors_file(tensors));
     const duet::loaders::SafetensorsSet set(kFolder.path());
     use(duet::loaders::open_bnb4([&](std::string_view name) { return set.find(name); }, "w.weight", state.rows,
