@@ -101,7 +101,7 @@ duet_code guarded(Function&& function) noexcept {
 // Runs `function` when none of the pointers is null.
 template <class Function, class... Pointers>
 duet_code with(Function&& function, Pointers... pointers) noexcept {
-  if (((pointers == nullptr) || ...)) {
+  if ((!pointers || ...)) {
     return guarded([] { return fail(duet::Code::invalid_argument, "An argument is NULL that may not be."); });
   }
   return guarded([&] {
@@ -118,7 +118,7 @@ template <class Handle>
 Handle* made() noexcept {
   Handle* handle = nullptr;
   (void)guarded([&] {
-    handle = new Handle();
+    handle = std::make_unique<Handle>().release();
     return DUET_OK;
   });
   return handle;

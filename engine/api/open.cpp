@@ -270,7 +270,7 @@ std::string report_of(const OpenedEngine& engine, const std::vector<ModelHeader>
 
 // ---- options ----
 
-[[noreturn]] void refuse(std::string what, std::string fix) {
+[[noreturn]] void refuse(std::string what, std::string_view fix) {
   throw Error(Code::invalid_argument, std::move(what), fix);
 }
 

@@ -26,6 +26,7 @@
  * release.
  */
 
+/* NOLINTBEGIN(readability-identifier-naming): C names. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -267,5 +268,6 @@ DUET_API duet_code duet_engine_device_name(const duet_engine* engine, char** tex
 #ifdef __cplusplus
 }
 #endif
+/* NOLINTEND(readability-identifier-naming) */
 
 #endif /* DUET_C_API_H_ */

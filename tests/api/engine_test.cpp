@@ -454,6 +454,65 @@ TEST(EngineApi, APlanNeedsConfigsOnly) {
   }
 }
 
+std::string adapter_path(const std::string& name) { return (test::golden_directory() / "adapters" / name).string(); }
+
+TEST(EngineApi, AdaptersAreChosenByRequestAndComeAndGoWhileRunning) {
+  const test::GoldenPrompt golden = golden_text("qwen2");
+  const auto ids_with = [&](Engine& engine, const std::string& adapter, double scale = 1) {
+    Request request = raw("m", golden.text, 16);
+    request.adapter = adapter;
+    request.adapter_scale = scale;
+    const Answer answer = engine.run(request);
+    EXPECT_EQ(answer.code, Code::ok) << answer.message;
+    return ids_of(answer);
+  };
+  Options options = options_for({{.name = "m", .path = model_path("qwen2")}});
+  options.models[0].adapters = {{.name = "first", .path = adapter_path("qwen2/all_r16")}};
+  options.models[0].adapter_slots = 2;
+  Engine engine = Engine::open(options);
+  const std::vector<std::int32_t> first = ids_with(engine, "");
+  EXPECT_NE(first, golden.greedy) << "the adapter does nothing";
+  EXPECT_EQ(ids_with(engine, "first"), first);
+  EXPECT_EQ(ids_with(engine, "none"), golden.greedy);
+  EXPECT_EQ(ids_with(engine, "first", 0), golden.greedy);
+
+  Options alone = options_for({{.name = "m", .path = model_path("qwen2")}});
+  alone.models[0].adapters = {{.name = "second", .path = adapter_path("qwen2/some_r4")}};
+  Engine other = Engine::open(alone);
+  const std::vector<std::int32_t> second = ids_with(other, "second");
+  for (int round = 0; round < 3; ++round) {
+    engine.load_adapter("m", {.name = "second", .path = adapter_path("qwen2/some_r4")});
+    EXPECT_EQ(ids_with(engine, "second"), second);
+    EXPECT_EQ(ids_with(engine, ""), first);
+    engine.drop_adapter("m", "second");
+    Request gone = raw("m", golden.text, 1);
+    gone.adapter = "second";
+    EXPECT_EQ(engine.run(gone).code, Code::not_found);
+  }
+}
+
+TEST(EngineApi, AdaptersThatDoNotFitAreRefused) {
+  Options options = options_for({{.name = "m", .path = model_path("qwen2")}});
+  options.models[0].adapters = {{.name = "first", .path = adapter_path("qwen2/some_r4")}};
+  Engine engine = Engine::open(options);
+  const auto code_of = [&](const std::string& model, const AdapterOptions& adapter) {
+    try {
+      engine.load_adapter(model, adapter);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return Code::ok;
+  };
+  EXPECT_EQ(code_of("m", {.name = "second", .path = adapter_path("qwen2/some_r4")}), Code::no_room);
+  EXPECT_EQ(code_of("m", {.name = "first", .path = adapter_path("qwen2/some_r4")}), Code::invalid_argument);
+  EXPECT_EQ(code_of("m", {.name = "none", .path = adapter_path("qwen2/some_r4")}), Code::invalid_argument);
+  EXPECT_EQ(code_of("n", {.name = "second", .path = adapter_path("qwen2/some_r4")}), Code::not_found);
+  EXPECT_EQ(code_of("m", {.name = "second", .path = "/nothing/here"}), Code::not_found);
+  EXPECT_THROW(engine.drop_adapter("m", "second"), Error);
+  options.models[0].path = model_path("llama_gqa");
+  EXPECT_THROW(Engine::open(options), Error) << "an adapter of another model was taken";
+}
+
 TEST(EngineApi, RoutingStaysWithTheFastModelOrEscalates) {
   Engine engine = open_pair();
   Request request = raw("", "refund");

@@ -18,11 +18,11 @@ using loaders::JsonObject;
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 
 const std::vector<std::string>& known_keys() {
-  static const std::vector<std::string> keys = {"id",    "prompt",   "messages", "prompt_ids",         "system",
-                                                "raw",   "model",    "adapter",  "max_tokens",         "temperature",
-                                                "top_k", "top_p",    "min_p",    "repetition_penalty", "seed",
-                                                "stop",  "logprobs", "priority", "deadline",           "max_length"};
-  return keys;
+  static const std::vector<std::string> kKeys = {"id",    "prompt",   "messages", "prompt_ids",         "system",
+                                                 "raw",   "model",    "adapter",  "max_tokens",         "temperature",
+                                                 "top_k", "top_p",    "min_p",    "repetition_penalty", "seed",
+                                                 "stop",  "logprobs", "priority", "deadline",           "max_length"};
+  return kKeys;
 }
 
 [[noreturn]] void refuse(const JsonObject& object, std::string_view what, std::string_view fix) {
