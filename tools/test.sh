@@ -26,7 +26,7 @@ cmake --build "$build" --parallel "$(nproc)" || { echo "The build failed."; exit
 report=$build/report.xml
 rm -f "$report"
 ctest --test-dir "$build" --parallel "$(nproc)" --no-tests=error --output-on-failure --timeout 900 --output-junit "$report" \
-  "${select[@]}" "$@" | grep -v '^ *Start '
+  "${select[@]}" "$@" | grep --line-buffered -v '^ *Start '
 status=${PIPESTATUS[0]}
 [ -s "$report" ] || { echo "No test ran."; exit 1; }
 
