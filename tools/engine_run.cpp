@@ -33,12 +33,16 @@ std::string piped_prompt() {
   return text;
 }
 
-Engine open(RunOptions& options) {
+Engine open_with_bar(const RunOptions& options) {
+  LoadBar bar(!options.quiet);  // Gone from the screen when this returns.
+  Options engine = options.engine;
+  engine.load_sink = &bar;
+  return Engine::open(engine);
+}
+
+Engine open(const RunOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  LoadBar bar(!options.quiet);
-  options.engine.load_sink = &bar;
-  Engine engine = Engine::open(options.engine);
-  options.engine.load_sink = nullptr;
+  Engine engine = open_with_bar(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.verbose) {
     print_remark(engine.load_report());
