@@ -180,6 +180,23 @@ TEST(HostDecoder, ChunkedEqualsUnchunkedBitForBit) {  // O-28
   }
 }
 
+/// Windows shorter than a page, as long as one (16 tokens here) and longer, so that they begin in every place of a page
+/// and reach back over chunks.
+TEST(HostDecoder, SlidingWindowsReachOverPagesAndChunks) {  // O-28
+  for (const int window : {1, 15, 16, 17, 40}) {
+    ModelSpec spec = small_spec();
+    spec.sliding_window_tokens = window, spec.layer_slides = {true, false, true};
+    ArraySource source(spec, all_in({.storage = Storage::f32}), 205);
+    HostRunner runner(source, {.chunk_tokens = 100});
+    const std::vector<std::int32_t> tokens = random_tokens(100, 128, 14);
+    const std::vector<float> whole = runner.logits(tokens, 100);
+    EXPECT_TRUE(all_within_relative(whole, plain_logits(source, tokens), 1e-4)) << "window " << window;
+    for (const int chunk : {1, 7, 16, 17, 64}) {
+      EXPECT_TRUE(same_bits(runner.logits(tokens, chunk), whole)) << "window " << window << ", chunks of " << chunk;
+    }
+  }
+}
+
 TEST(HostDecoder, ResultsDoNotDependOnTheNumberOfThreads) {
   ArraySource source(small_spec(), all_in({.storage = Storage::nf4, .block_size = 64}), 210);
   const std::vector<std::int32_t> tokens = random_tokens(50, 128, 14);
