@@ -28,7 +28,6 @@ void for_each_chunk(const Tensor& tensor, Use use) {
 }
 
 struct Range {
-  float largest = 0;
   bool all_half = true;      // Every value is a binary16 number.
   bool all_bfloat16 = true;  // Every value is a bfloat16 number.
 };
@@ -43,23 +42,11 @@ Range measure(const Tensor& tensor) {
                     fmt::format("{}: element {} is {}", where(tensor), first + static_cast<std::int64_t>(i), value),
                     "Train or export the adapter again");
       }
-      range.largest = std::max(range.largest, std::abs(value));
       range.all_half = range.all_half && to_float(to_half(value)) == value;
       range.all_bfloat16 = range.all_bfloat16 && to_float(to_bfloat16(value)) == value;
     }
   });
   return range;
-}
-
-bool half_is_close(const Tensor& tensor, float largest) {
-  bool close = true;
-  for_each_chunk(tensor, [&](std::int64_t, std::span<const float> values) {
-    for (const float value : values) {
-      const float error = std::abs(to_float(to_half(value)) - value);  // Infinite beyond the range.
-      close = close && error <= std::max(0x1p-11F * std::abs(value), 0x1p-17F * largest);
-    }
-  });
-  return close;
 }
 
 }  // namespace
@@ -74,7 +61,7 @@ Storage choose_storage(const Tensor& tensor) {
   if (tensor.dtype == Dtype::bf16) return Storage::bf16;
   if (range.all_half) return Storage::f16;
   if (range.all_bfloat16) return Storage::bf16;
-  return half_is_close(tensor, range.largest) ? Storage::f16 : Storage::f32;
+  return Storage::f32;
 }
 
 void read_as(const Tensor& tensor, Storage storage, std::span<std::byte> destination) {

@@ -166,7 +166,7 @@ ModelParts read_parts(const ModelHeader& header, std::vector<std::string>& notes
   parts.system = options.system;
   parts.usable_vocabulary = header.spec.vocabulary;
   if (!loaders::read_checkpoint_text(options.path, "tokenizer.json")) {
-    parts.chat_template_problem = "the checkpoint has no tokenizer.json";
+    parts.chat_template_problem = "its checkpoint has no tokenizer.json. Ask with prompt_ids";
     notes.push_back("no tokenizer.json: only prompt_ids can be asked, and answers have ids but no text");
     return parts;
   }
@@ -181,6 +181,7 @@ ModelParts read_parts(const ModelHeader& header, std::vector<std::string>& notes
   } catch (const Error& error) {
     if (!options.chat_template.empty()) throw;
     parts.chat_template_problem = error.what();
+    while (parts.chat_template_problem.ends_with('.')) parts.chat_template_problem.pop_back();
     notes.push_back(fmt::format("no chat template, raw prompts only: {}", error.what()));
   }
   return parts;

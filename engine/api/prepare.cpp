@@ -65,8 +65,7 @@ std::vector<std::int32_t> ids_of_messages(const Request& request, const ModelPar
   const Tokenizer& tokenizer = tokenizer_of(model);
   if (!model.chat_template)
     throw Error(Code::unsupported,
-                fmt::format("Model '{}' has no usable chat template ({})", model.name, model.chat_template_problem),
-                "Name a family's template for it, or ask with a raw prompt");
+                fmt::format("Model '{}' takes no messages: {}", model.name, model.chat_template_problem));
   std::vector<ChatMessage> messages;
   std::size_t bytes = 0;
   for (const Message& message : request.messages) {

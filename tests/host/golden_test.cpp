@@ -75,17 +75,8 @@ INSTANTIATE_TEST_SUITE_P(Host, GoldenCheckpoints, testing::ValuesIn(folders_of({
 
 class GoldenAdapters : public testing::TestWithParam<std::string> {};
 
-/// Adapters of F32 files are held in 16 bit where every value comes out within 2^-11 of itself
-/// (loaders/peft_storage.h): A and B are each off by that much, and the logits by about as much of what the adapter
-/// adds. 16-bit files are exact.
-double adapter_tolerance(const std::filesystem::path& folder) {
-  const bool rounded = read_file(folder / "adapter_model.safetensors").find("\"F32\"") != std::string::npos;
-  return rounded ? 2 * 0x1p-11 : kTolerance;
-}
-
 TEST_P(GoldenAdapters, LogitsEqualPeftOverEveryBaseAndScale) {
   const GoldenArrays golden(GetParam() + "/expected.json");
-  const double tolerance = adapter_tolerance(golden_directory() / GetParam());
   const auto ids = golden.index().at("ids").get<std::vector<std::int32_t>>();
   const auto positions = golden.index().at("positions").get<std::vector<std::int32_t>>();
 
@@ -98,12 +89,12 @@ TEST_P(GoldenAdapters, LogitsEqualPeftOverEveryBaseAndScale) {
       return rows_of(runner.logits(ids, 5, slot, scale), positions, source->spec().vocabulary);
     };
     runner.backend->load_adapter(0, 0, *adapter, 1.0F);
-    EXPECT_TRUE(all_within_relative(logits(0, 1.0F), golden.floats(adapted_array), tolerance));
+    EXPECT_TRUE(all_within_relative(logits(0, 1.0F), golden.floats(adapted_array), kTolerance));
     EXPECT_TRUE(all_within_relative(logits(-1, 1.0F), golden.floats(base_array), kTolerance));
     if (adapted_array == "logits" && golden.has("half_scale_logits")) {
       const bool dora = adapter->spec().has_dora();  // Whose scale is chosen when it is loaded.
       if (dora) runner.backend->load_adapter(0, 1, *adapter, 0.5F);
-      EXPECT_TRUE(all_within_relative(logits(dora ? 1 : 0, 0.5F), golden.floats("half_scale_logits"), tolerance));
+      EXPECT_TRUE(all_within_relative(logits(dora ? 1 : 0, 0.5F), golden.floats("half_scale_logits"), kTolerance));
     }
   };
   expect_on(golden.index().at("base").get<std::string>(), "base_logits", "logits");
