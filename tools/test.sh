@@ -2,6 +2,7 @@
 # Installs what is missing, builds everything, runs the whole test suite and ends with "N passed, N failed, N skipped".
 #   tools/test.sh               the suite
 #   tools/test.sh --sanitize    the same under address and undefined-behaviour sanitizers (without the lint tests)
+#   tools/test.sh --tidy        clang-tidy over the host sources, which takes longer than all the rest
 #   further arguments go to ctest, e.g.  tools/test.sh -R Tokenizer
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -9,12 +10,15 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 
 build=$root/build/test
 configure=(-DCMAKE_BUILD_TYPE=Release -DDUET_CUDA=AUTO)
-select=()
+select=(-LE tidy)
 if [ "${1:-}" = --sanitize ]; then
   shift
   build=$root/build/sanitize
   configure=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DDUET_CUDA=OFF -DDUET_SANITIZE=ON -DDUET_ASSERTS=ON)
   select=(-LE lint)
+elif [ "${1:-}" = --tidy ]; then
+  shift
+  select=(-L tidy)
 fi
 
 need_packages "${build_packages[@]}" "${test_packages[@]}" || exit 1
