@@ -5,7 +5,7 @@
 
 #include "engine/host/host_kernels.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_SSSE3)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/host/host_vector_kernels.cpp"
 #include <hwy/foreach_target.h>  // Must come before highway.h.

@@ -1,6 +1,7 @@
 // SIMD kernels against host_math, on every instruction set of this machine.
 #include <gtest/gtest.h>
 
+#define HWY_DISABLED_TARGETS HWY_SSSE3  // As in the kernels.
 #include <hwy/targets.h>
 
 #include <cmath>
