@@ -199,7 +199,11 @@ Value map(const Value& value, const Arguments& arguments) {
 }
 
 Value to_int(const Value& value) {
-  if (value.is_float()) return static_cast<std::int64_t>(value.as_number());
+  if (value.is_float()) {
+    const double number = value.as_number();
+    if (!(std::abs(number) < 9e18)) fail("a number is too large for a whole number");
+    return static_cast<std::int64_t>(number);
+  }
   if (const Text* text = value.text()) return static_cast<std::int64_t>(std::strtoll(text->bytes.c_str(), nullptr, 10));
   return value.as_integer();
 }

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 
 #include "engine/jinja_library.h"
+#include "engine/jinja_operators.h"
 
 namespace duet::jinja {
 
@@ -15,7 +15,6 @@ namespace {
 
 /// One step is an expression, a statement, a turn of a loop, or a kilobyte worked on.
 constexpr std::int64_t kMaxSteps = 5'000'000;
-constexpr std::int64_t kMaxRange = 100'000;
 
 enum class Flow { on, break_loop, continue_loop };
 
@@ -27,28 +26,6 @@ std::string today(const std::string& format, std::string_view date) {
   char buffer[256];
   const std::size_t size = std::strftime(buffer, sizeof buffer, format.c_str(), &local);
   return {buffer, size};
-}
-
-/// Python's slice bounds: which indices of `size` items [start:stop:step] takes.
-std::vector<std::size_t> slice_indices(std::int64_t size, const Value* start, const Value* stop,
-                                       const Value* step_value) {
-  const std::int64_t step = step_value != nullptr ? step_value->as_integer() : 1;
-  if (step == 0) fail("slice step cannot be zero");
-  const std::int64_t lowest = step > 0 ? 0 : -1, highest = step > 0 ? size : size - 1;
-  const auto bound = [&](const Value* value, std::int64_t fallback) {
-    if (value == nullptr) return fallback;
-    std::int64_t index = value->as_integer();
-    if (index < 0) index = std::max(index, -size - 1) + size;
-    return std::clamp(index, lowest, highest);
-  };
-  const std::int64_t first = bound(start, step > 0 ? 0 : size - 1), last = bound(stop, step > 0 ? size : -1);
-  std::vector<std::size_t> indices;
-  for (std::int64_t i = first; step > 0 ? i < last : i > last;) {
-    indices.push_back(static_cast<std::size_t>(i));
-    if (step > size || step < -size) break;
-    i += step;
-  }
-  return indices;
 }
 
 /// Variables by name.
@@ -262,7 +239,7 @@ class Runner {
       case ExprKind::attribute:
         return attribute_of(evaluate(*e.parts[0]), e.name);
       case ExprKind::item:
-        return item(counted(evaluate(*e.parts[0])), evaluate(*e.parts[1]));
+        return item_of(counted(evaluate(*e.parts[0])), evaluate(*e.parts[1]));
       case ExprKind::slice:
         return slice(e);
       case ExprKind::call:
@@ -301,20 +278,6 @@ class Runner {
     return arguments;
   }
 
-  static Value item(const Value& object, const Value& key) {
-    if (key.text() != nullptr) return attribute_of(object, key.text()->bytes);
-    if (object.is_undefined()) fail(fmt::format("'{}' is undefined", std::get<Undefined>(object.data).name));
-    if ((object.list() == nullptr && object.text() == nullptr) || !(key.is_integer() || key.is_boolean()))
-      return Undefined{"item"};
-    const List items = object.list() != nullptr ? List() : items_of(object);
-    const List& list = object.list() != nullptr ? *object.list() : items;
-    const auto size = static_cast<std::int64_t>(list.size());
-    std::int64_t index = key.as_integer();
-    if (index < 0) index += size;
-    if (index < 0 || index >= size) return Undefined{fmt::format("item {}", key.as_integer())};
-    return list[static_cast<std::size_t>(index)];
-  }
-
   Value slice(const Expression& e) {
     const Value object = evaluate(*e.parts[0]);
     counted(object);
@@ -325,20 +288,7 @@ class Runner {
       bounds[i] = evaluate(*e.parts[i + 1]);
       if (!bounds[i].is_none()) given[i] = &bounds[i];
     }
-    if (object.list() == nullptr && object.text() == nullptr) fail(fmt::format("{} cannot be sliced", type_of(object)));
-    const List items = items_of(object);
-    List taken;
-    for (const std::size_t i : slice_indices(static_cast<std::int64_t>(items.size()), given[0], given[1], given[2]))
-      taken.push_back(items[i]);
-    if (object.list() != nullptr) return make_list(std::move(taken));
-    Text text;
-    for (const Value& character : taken) text.append(*character.text());
-    return text;
-  }
-
-  static Value negate(const Value& value) {
-    if (value.is_float()) return -value.as_number();
-    return -value.as_integer();
+    return slice_of(object, given[0], given[1], given[2]);
   }
 
   Value concatenate(Text left, const Text& right) {
@@ -356,48 +306,7 @@ class Runner {
       items.insert(items.end(), b.list()->begin(), b.list()->end());
       return make_list(std::move(items));
     }
-    if (a.is_undefined() || b.is_undefined())
-      fail(fmt::format("'{}' is undefined", std::get<Undefined>((a.is_undefined() ? a : b).data).name));
-    if (!a.is_number() || !b.is_number()) {
-      if (name == "+") fail(fmt::format("{} and {} cannot be added", type_of(a), type_of(b)));
-      refuse(fmt::format("'{}' between {} and {}", name, type_of(a), type_of(b)));
-    }
-    if (a.is_float() || b.is_float() || name == "/") return arithmetic(name, a.as_number(), b.as_number());
-    return arithmetic(name, a.as_integer(), b.as_integer());
-  }
-
-  static Value arithmetic(const std::string& name, double a, double b) {
-    if (name == "+") return a + b;
-    if (name == "-") return a - b;
-    if (name == "*") return a * b;
-    if (name == "**") return std::pow(a, b);
-    if (b == 0) fail("division by zero");
-    if (name == "/") return a / b;
-    if (name == "//") return std::floor(a / b);
-    return a - b * std::floor(a / b);
-  }
-
-  static Value arithmetic(const std::string& name, std::int64_t a, std::int64_t b) {
-    std::int64_t result = 0;
-    bool overflow = false;
-    if (name == "+") {
-      overflow = __builtin_add_overflow(a, b, &result);
-    } else if (name == "-") {
-      overflow = __builtin_sub_overflow(a, b, &result);
-    } else if (name == "*") {
-      overflow = __builtin_mul_overflow(a, b, &result);
-    } else if (name == "**") {
-      refuse("'**' between whole numbers");
-    } else if (b == 0) {
-      fail("division by zero");
-    } else if (b == -1) {
-      overflow = name == "//" && __builtin_sub_overflow(std::int64_t{0}, a, &result);
-    } else {  // rounded down, as in Python
-      const std::int64_t remainder = (a % b + b) % b;
-      result = name == "%" ? remainder : (a - remainder) / b;
-    }
-    if (overflow) fail("a number became too large");
-    return result;
+    return arithmetic(name, a, b);
   }
 
   Value compare(const Expression& e) {
@@ -450,28 +359,12 @@ class Runner {
       const Value* format = arguments.find(0, "format");
       return make_text(today(format != nullptr ? format->as_text().bytes : "%d %b %Y", date_));
     }
-    if (name == "range") return range(arguments);
+    if (name == "range") return counted(range_of(arguments.positional));
     auto made = std::make_shared<Dict>();  // namespace and dict
     made->is_namespace = name == "namespace";
     for (const auto& [key, value] : arguments.named) made->set(key, value);
     if (!arguments.positional.empty()) refuse(fmt::format("{}() with unnamed arguments", name));
     return made;
-  }
-
-  Value range(const Arguments& arguments) {
-    const std::vector<Value>& given = arguments.positional;
-    if (given.empty() || given.size() > 3) fail("range() takes one to three arguments");
-    const std::int64_t first = given.size() > 1 ? given[0].as_integer() : 0;
-    const std::int64_t last = given[given.size() > 1 ? 1 : 0].as_integer();
-    const std::int64_t step = given.size() > 2 ? given[2].as_integer() : 1;
-    if (step == 0) fail("range() step must not be zero");
-    const double count = (static_cast<double>(last) - static_cast<double>(first)) / static_cast<double>(step);
-    if (count > static_cast<double>(kMaxRange)) fail(fmt::format("range() of more than {} numbers", kMaxRange));
-    List numbers;
-    const auto total = static_cast<std::int64_t>(std::ceil(std::max(count, 0.0)));
-    count_steps(static_cast<std::size_t>(total));
-    for (std::int64_t i = 0; i < total; ++i) numbers.emplace_back(first + i * step);
-    return make_list(std::move(numbers));
   }
 
   Value call(const Macro& macro, const Arguments& arguments) {

@@ -142,6 +142,29 @@ TEST(ChatTemplate, BlockTagsOnTheirOwnLineVanishWithTheirLine) {
   EXPECT_EQ(chat_template.render_text(Conversation{{"user", "hi"}}, false), "<u>hi\n<a>");
 }
 
+TEST(ChatTemplate, ArithmeticIsPythonsAndNeverOverflows) {
+  const auto printed = [](const std::string& expression) {
+    return ChatTemplate("{{ " + expression + " }}", "test", {}).render_text({}, false);
+  };
+  EXPECT_EQ(printed("-7 // 2"), "-4");
+  EXPECT_EQ(printed("7 // -2"), "-4");
+  EXPECT_EQ(printed("-7 % 3"), "2");
+  EXPECT_EQ(printed("7 % -3"), "-2");
+  EXPECT_EQ(printed("-8 // 2"), "-4");
+  EXPECT_EQ(printed("8 % -2"), "0");
+  const std::string large = "(9223372036 * 1000000000 + 854775807)";  // 2^63 - 1
+  EXPECT_EQ(printed(large + " % (" + large + " - 1)"), "1");
+  EXPECT_EQ(printed("(-" + large + " - 1) // 2"), "-4611686018427387904");
+  EXPECT_EQ(printed("[1][-" + large + " - 1]"), "");
+  EXPECT_EQ(printed("'abc'[-" + large + ":" + large + ":" + large + "]"), "a");
+  EXPECT_EQ(printed("range(-" + large + ", " + large + ", " + large + ")|list|length"), "2");
+  for (const std::string& expression :
+       {"-(-" + large + " - 1)", large + " + 1", "(-" + large + " - 1) // -1", std::string("(10.5 ** 300)|int"),
+        std::string("1 // 0"), std::string("1 % 0")}) {
+    EXPECT_THROW(printed(expression), Error) << expression;
+  }
+}
+
 TEST(ChatTemplate, TextFromMessagesStaysMarkedThroughEveryOperation) {
   const ChatTemplate chat_template(
       "{% set c = messages[0].content %}<{{ ('[' + c + ']').strip('[]').replace('b', 'BB')[1:] | trim }}>"
