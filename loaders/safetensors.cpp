@@ -50,9 +50,7 @@ const DtypeRow& row_of(Dtype dtype) {
   return *std::find_if(kDtypes.begin(), kDtypes.end(), [dtype](const DtypeRow& row) { return row.dtype == dtype; });
 }
 
-[[noreturn]] void refuse(const std::string& what, std::string fix = {}) {
-  throw Error(Code::bad_file, what, std::move(fix));
-}
+[[noreturn]] void refuse(const std::string& what, std::string_view fix = {}) { throw Error(Code::bad_file, what, fix); }
 
 // ---- header ----
 

@@ -149,6 +149,18 @@ nlohmann::json parse_tokenizer_text(std::string_view json_text, std::string_view
   }
 }
 
+/// A "Replace" of a normalizer or a decoder.
+void read_replacement(const JsonNode& node, TextPattern& pattern, std::string& content) {
+  pattern = read_pattern(node.at("pattern"));
+  content = node.text("content");
+  if (pattern.is_regex && content.find('$') != std::string::npos) {
+    throw Error(
+        Code::unsupported,
+        fmt::format("{}.content refers to groups of its expression ('$'), which Duet does not support", node.place()),
+        "Use a tokenizer without it");
+  }
+}
+
 void read_normalizer(const JsonNode& node, std::vector<NormalizerStep>& steps) {
   using Kind = NormalizerStep::Kind;
   const std::string type = node.text("type");
@@ -171,14 +183,7 @@ void read_normalizer(const JsonNode& node, std::vector<NormalizerStep>& steps) {
     step.content = node.text("prepend");
   } else if (type == "Replace") {
     step.kind = Kind::replace;
-    step.pattern = read_pattern(node.at("pattern"));
-    step.content = node.text("content");
-    if (step.pattern.is_regex && step.content.find('$') != std::string::npos) {
-      throw Error(
-          Code::unsupported,
-          fmt::format("{}.content refers to groups of its expression ('$'), which Duet does not support", node.place()),
-          "Use a tokenizer without it");
-    }
+    read_replacement(node, step.pattern, step.content);
   } else if (type == "Strip") {
     step.kind = Kind::strip;
     step.left = node.boolean("strip_left");
@@ -250,14 +255,7 @@ void read_decoder(const JsonNode& node, std::vector<DecoderStep>& steps) {
     step.kind = Kind::fuse;
   } else if (type == "Replace") {
     step.kind = Kind::replace;
-    step.pattern = read_pattern(node.at("pattern"));
-    step.content = node.text("content");
-    if (step.pattern.is_regex && step.content.find('$') != std::string::npos) {
-      throw Error(
-          Code::unsupported,
-          fmt::format("{}.content refers to groups of its expression ('$'), which Duet does not support", node.place()),
-          "Use a tokenizer without it");
-    }
+    read_replacement(node, step.pattern, step.content);
   } else if (type == "Strip") {
     step.kind = Kind::strip;
     step.character = node.at("content").character();
