@@ -12,7 +12,8 @@ namespace duet::cuda {
 /// Empty when a usable card and driver are there; else the sentence that says why not.
 std::optional<std::string> why_unavailable();
 
-BackendFacts cuda_facts();
+/// Creates the card's context when there is none yet, to know what it costs.
+BackendFacts cuda_facts(KvStorage kv_storage);
 std::unique_ptr<Backend> make_cuda_backend(const Plan& plan);
 
 }  // namespace duet::cuda

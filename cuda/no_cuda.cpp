@@ -5,7 +5,7 @@ namespace duet::cuda {
 
 std::optional<std::string> why_unavailable() { return "this Duet was built without its CUDA backend"; }
 
-BackendFacts cuda_facts() {
+BackendFacts cuda_facts(KvStorage) {
   throw Error(Code::unsupported, "This Duet was built without its CUDA backend", "Pass --device host");
 }
 

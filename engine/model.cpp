@@ -208,8 +208,24 @@ std::vector<float> inverse_frequencies(const RopeSpec& rope, int head_size) {
   return frequencies;
 }
 
-std::int64_t kv_bytes_per_token(const ModelSpec& spec, int element_bytes) {
-  return std::int64_t{2} * spec.layers * spec.kv_width() * element_bytes;
+std::string_view name_of(KvStorage storage) {
+  switch (storage) {
+    case KvStorage::f32:
+      return "f32";
+    case KvStorage::f16:
+      return "f16";
+    case KvStorage::bf16:
+      return "bf16";
+    case KvStorage::int8:
+      return "int8";
+  }
+  return "unknown";
+}
+
+std::int64_t kv_bytes_per_token(const ModelSpec& spec, KvStorage storage) {
+  std::int64_t head_bytes = std::int64_t{spec.head_size} * (storage == KvStorage::f32 ? 4 : 2);
+  if (storage == KvStorage::int8) head_bytes = spec.head_size + std::int64_t{sizeof(float)};
+  return std::int64_t{2} * spec.layers * spec.kv_heads * head_bytes;
 }
 
 std::vector<TensorRow> tensors_of(const ModelSpec& spec) {

@@ -64,8 +64,12 @@ void check(const ModelSpec& spec, std::string_view source);
 /// rounded to float32, the corrections of llama3 and yarn are float64 maths on those, rounded once.
 std::vector<float> inverse_frequencies(const RopeSpec& rope, int head_size);
 
-/// Bytes of KV one token costs: 2 * layers * kv_heads * head_size * element_bytes.
-std::int64_t kv_bytes_per_token(const ModelSpec& spec, int element_bytes);
+/// How keys and values are held. int8: one code an element and one float32 scale for each token and head.
+enum class KvStorage : std::uint8_t { f32, f16, bf16, int8 };
+std::string_view name_of(KvStorage storage);
+
+/// Bytes of KV one token costs: 2 * layers * kv_heads * (head_size elements, and for int8 a scale).
+std::int64_t kv_bytes_per_token(const ModelSpec& spec, KvStorage storage);
 
 enum class TensorRole : std::uint8_t {
   embedding,

@@ -37,6 +37,12 @@ void check_model(const PlanModel& model) {
     throw Error(Code::invalid_argument,
                 fmt::format("Model \"{}\" asks for {} adapter slots of no size", model.name, model.adapter_slots),
                 "Give adapter_rank, or load an adapter at open");
+  if (model.embedding_on_host && model.spec.tied_head)
+    throw Error(Code::invalid_argument,
+                fmt::format("Model \"{}\" cannot keep its embedding in host memory: its head is the same matrix, and "
+                            "every token reads all of it",
+                            model.name),
+                "Leave the embedding on the device");
   if (model.spec.max_position_tokens < 1)
     throw Error(Code::invalid_argument, fmt::format("Model \"{}\" allows {} positions; a sequence needs at least 1",
                                                     model.name, model.spec.max_position_tokens));
@@ -53,9 +59,6 @@ void check_request(const PlanRequest& request) {
   if (request.prefill_chunk_tokens < 1)
     throw Error(Code::invalid_argument, fmt::format("prefill_chunk_tokens is {}", request.prefill_chunk_tokens),
                 "Give 1 or more");
-  if (request.backend.kv_element_bytes < 1)
-    throw Error(Code::internal, fmt::format("Backend \"{}\" says a KV element has {} bytes", request.backend.name,
-                                            request.backend.kv_element_bytes));
   std::set<std::string_view> names;
   for (const PlanModel& model : request.models) {
     check_model(model);
@@ -78,6 +81,13 @@ int base_of(const PlanModel& model, Plan& plan, Carver& carver) {
   const auto found = std::find_if(plan.bases.begin(), plan.bases.end(),
                                   [&](const PlannedBase& base) { return base.identity == model.base_identity; });
   if (found != plan.bases.end()) {
+    if (found->embedding_on_host != model.embedding_on_host)
+      throw Error(
+          Code::invalid_argument,
+          fmt::format("Model \"{}\" shares base {} with another model, and only one of them keeps the embedding "
+                      "in host memory",
+                      model.name, model.base_path),
+          "Choose the same for both");
     if (found->spec != model.spec || !same_tensors(found->tensors, model.tensors))
       throw Error(Code::internal, fmt::format("Model \"{}\" names base {} with a shape or storage other than before",
                                               model.name, model.base_path));
@@ -87,16 +97,19 @@ int base_of(const PlanModel& model, Plan& plan, Carver& carver) {
                    .path = model.base_path,
                    .spec = model.spec,
                    .tensors = model.tensors,
-                   .regions = {}};
+                   .regions = {},
+                   .embedding_on_host = model.embedding_on_host};
   base.regions.reserve(model.tensors.size());
-  for (const WeightTensor& tensor : model.tensors)
-    base.regions.push_back(carver.take(fmt::format("{}: {}", model.name, tensor.row.name), tensor.bytes));
+  for (const WeightTensor& tensor : model.tensors) {
+    const bool on_host = model.embedding_on_host && tensor.row.part == Part::embedding;
+    base.regions.push_back(carver.take(fmt::format("{}: {}", model.name, tensor.row.name), on_host ? 0 : tensor.bytes));
+  }
   plan.bases.push_back(std::move(base));
   return static_cast<int>(plan.bases.size()) - 1;
 }
 
 std::int64_t checked_kv_bytes(const PlanModel& model, const BackendFacts& backend) {
-  const std::int64_t bytes = kv_bytes_per_token(model.spec, backend.kv_element_bytes);
+  const std::int64_t bytes = kv_bytes_per_token(model.spec, backend.kv_storage);
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / (2 * kFewestTokensPerPage);
   if (bytes < 1 || bytes > kMost)
     throw Error(
@@ -147,6 +160,7 @@ Plan carve(const PlanRequest& request, std::int64_t kv_tokens) {
   Plan plan;
   plan.backend = request.backend.name;
   plan.budget = request.budget;
+  plan.kv_storage = request.backend.kv_storage;
   plan.context_bytes = request.backend.context_bytes;
   plan.models.resize(request.models.size());
   size_pages(request, kv_tokens, plan);
@@ -166,6 +180,11 @@ Plan carve(const PlanRequest& request, std::int64_t kv_tokens) {
     for (int slot = 0; slot < model.adapter_slots; ++slot)
       plan.models[i].adapter_slots.push_back(
           carver.take(fmt::format("{}: adapter slot {}", model.name, slot), model.adapter_slot_bytes));
+    if (request.backend.model_state_bytes != nullptr)
+      plan.models[i].state = carver.take(fmt::format("{}: state", model.name),
+                                         request.backend.model_state_bytes(model.spec, model.adapter_slots));
+    if (request.backend.model_context_bytes != nullptr)
+      plan.context_bytes += request.backend.model_context_bytes(model.spec, plan.limits);
     if (request.backend.scratch_bytes != nullptr)
       scratch_bytes = std::max(scratch_bytes, request.backend.scratch_bytes(model.spec, plan.limits));
   }

@@ -66,9 +66,13 @@ struct StepLimits {
 
 /// What the plan must know of a backend.
 struct BackendFacts {
-  std::string name;               ///< "host", "cuda"
-  int kv_element_bytes = 4;       ///< host 4 (the oracle), cuda 2.
+  std::string name;  ///< "host", "cuda"
+  KvStorage kv_storage = KvStorage::f32;
   std::size_t context_bytes = 0;  ///< Outside the arena but inside the budget (CUDA context); 0 on the host.
+  /// What one model adds to the context (its captured graphs). Null: nothing.
+  std::size_t (*model_context_bytes)(const ModelSpec&, const StepLimits&) = nullptr;
+  /// What the backend keeps of one model beside weights and adapters, for `adapter_slots` slots. Null: nothing.
+  std::size_t (*model_state_bytes)(const ModelSpec&, int adapter_slots) = nullptr;
   /// Scratch one model's steps need; the region is the largest of all models. Null: none.
   std::size_t (*scratch_bytes)(const ModelSpec&, const StepLimits&) = nullptr;
 };
@@ -82,6 +86,7 @@ struct PlanModel {
   int adapter_slots = 0;
   std::size_t adapter_slot_bytes = 0;
   int largest_adapter_rank = 0;
+  bool embedding_on_host = false;  ///< The embedding lies in the host's memory, read row by row; untied heads only.
 };
 
 struct PlanRequest {
@@ -98,7 +103,8 @@ struct PlannedBase {
   std::string path;
   ModelSpec spec;
   std::vector<WeightTensor> tensors;
-  std::vector<Region> regions;  ///< One per tensor.
+  std::vector<Region> regions;     ///< One per tensor.
+  bool embedding_on_host = false;  ///< Then the embedding's region is empty.
 };
 
 struct PlannedModel {
@@ -108,10 +114,12 @@ struct PlannedModel {
   std::int64_t kv_bytes_per_token = 0;
   std::int64_t max_context_tokens = 0;  ///< min(model's positions, whole pool).
   std::vector<Region> adapter_slots;
+  Region state;  ///< Of the backend's own.
 };
 
 struct Plan {
   std::string backend;
+  KvStorage kv_storage = KvStorage::f32;
   std::uint64_t budget = 0;
   std::size_t context_bytes = 0;
   std::vector<PlannedBase> bases;

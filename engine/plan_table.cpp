@@ -90,6 +90,12 @@ void add_base(Text& text, const Plan& plan, int base_index) {
     add_line(text, slots);
     sum += std::uint64_t{slots.bytes} * slots.count;
   }
+  for (const PlannedModel* model : models) {
+    if (model->state.bytes == 0) continue;
+    add_line(text,
+             {.name = fmt::format("state of {}", model->name), .storage = "", .bytes = model->state.bytes, .count = 1});
+    sum += model->state.bytes;
+  }
   add_sum(text, fmt::format("sum of {}", names), sum);
 }
 
@@ -99,6 +105,7 @@ std::uint64_t bytes_of_regions(const Plan& plan) {
     for (const Region& region : base.regions) sum += region.bytes;
   for (const PlannedModel& model : plan.models)
     for (const Region& region : model.adapter_slots) sum += region.bytes;
+  for (const PlannedModel& model : plan.models) sum += model.state.bytes;
   return sum;
 }
 
@@ -111,7 +118,7 @@ std::string table_of(const Plan& plan) {
 
   fmt::format_to(std::back_inserter(text), "\nshared by all models\n");
   add_line(text, {.name = "KV pages",
-                  .storage = "",
+                  .storage = std::string(name_of(plan.kv_storage)),
                   .bytes = plan.page_bytes,
                   .count = static_cast<std::size_t>(plan.page_count)});
   add_line(text, {.name = plan.scratch.name, .storage = "", .bytes = plan.scratch.bytes, .count = 1});

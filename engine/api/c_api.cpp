@@ -236,6 +236,11 @@ duet_code duet_options_set_kv_policy(duet_options* options, duet_kv_policy polic
               options);
 }
 
+duet_code duet_options_set_kv_type(duet_options* options, duet_kv_type type) {
+  return with([&] { options->options.kv_type = checked<duet::KvType>(type, DUET_KV_TYPE_INT8, "duet_kv_type"); },
+              options);
+}
+
 duet_code duet_options_set_budget(duet_options* options, uint64_t bytes) {
   return with([&] { options->options.budget = bytes; }, options);
 }

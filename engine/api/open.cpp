@@ -27,13 +27,37 @@ struct DeviceChoice {
   std::string note;  // Of the automatic choice, for the report.
 };
 
-DeviceChoice choose_device(Device device) {
-  if (device == Device::host) return {.facts = host_facts(), .cuda = false, .note = {}};
+BackendFacts host_facts_for(KvType type) {
+  if (type != KvType::automatic && type != KvType::f32)
+    throw Error(Code::unsupported, "The host holds keys and values in f32 and was asked for another type",
+                "Leave the KV type at auto, or choose the device 'cuda'");
+  return host_facts();
+}
+
+KvStorage kv_storage_on_card(KvType type) {
+  switch (type) {
+    case KvType::automatic:
+    case KvType::f16:
+      return KvStorage::f16;
+    case KvType::bf16:
+      return KvStorage::bf16;
+    case KvType::int8:
+      return KvStorage::int8;
+    case KvType::f32:
+      break;
+  }
+  throw Error(Code::unsupported, "A card holds keys and values in f16, bf16 or int8 and was asked for f32",
+              "Leave the KV type at auto, or choose the device 'host'");
+}
+
+DeviceChoice choose_device(const Options& options) {
+  const Device device = options.device;
+  if (device == Device::host) return {.facts = host_facts_for(options.kv_type), .cuda = false, .note = {}};
   const std::optional<std::string> problem = cuda::why_unavailable();
-  if (!problem) return {.facts = cuda::cuda_facts(), .cuda = true, .note = {}};
+  if (!problem) return {.facts = cuda::cuda_facts(kv_storage_on_card(options.kv_type)), .cuda = true, .note = {}};
   if (device == Device::cuda)
     throw Error(Code::device, "Device 'cuda' was asked for: " + *problem, "Choose the device 'host' or 'auto'");
-  return {.facts = host_facts(), .cuda = false, .note = "no CUDA device: " + *problem};
+  return {.facts = host_facts_for(options.kv_type), .cuda = false, .note = "no CUDA device: " + *problem};
 }
 
 // ---- headers of files ----
@@ -137,6 +161,7 @@ PlanModel plan_model(const ModelHeader& header) {
   model.tensors = header.tensors;
   model.adapter_slots = options.adapter_slots > 0 ? options.adapter_slots : static_cast<int>(options.adapters.size());
   model.largest_adapter_rank = options.adapter_rank;
+  model.embedding_on_host = options.embedding_on_host;
   if (options.adapter_rank > 0) model.adapter_slot_bytes = slot_bytes_for_rank(header.spec, options.adapter_rank);
   for (const AdapterHeader& adapter : header.adapters) {
     model.adapter_slot_bytes = std::max(model.adapter_slot_bytes, adapter.slot_bytes);
@@ -324,12 +349,12 @@ void check_options(const Options& options) {
 
 Plan plan_engine(const Options& options) {
   check_options(options);
-  return plan_for(options, read_models(options, true), choose_device(options.device).facts);
+  return plan_for(options, read_models(options, true), choose_device(options).facts);
 }
 
 OpenedEngine open_engine(const Options& options) {
   check_options(options);
-  const DeviceChoice device = choose_device(options.device);
+  const DeviceChoice device = choose_device(options);
   const std::vector<ModelHeader> headers = read_models(options, false);
   OpenedEngine engine;
   engine.plan = plan_for(options, headers, device.facts);

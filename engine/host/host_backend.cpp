@@ -237,7 +237,7 @@ void HostBackend::run(int model, std::span<const StepSequence> sequences, std::s
 }  // namespace host
 
 BackendFacts host_facts() {
-  return {.name = "host", .kv_element_bytes = 4, .context_bytes = 0, .scratch_bytes = &host::scratch_bytes};
+  return {.name = "host", .kv_storage = KvStorage::f32, .context_bytes = 0, .scratch_bytes = &host::scratch_bytes};
 }
 
 std::unique_ptr<Backend> make_host_backend(const Plan& plan, const HostOptions& options) {

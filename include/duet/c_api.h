@@ -65,6 +65,14 @@ typedef enum duet_device { DUET_DEVICE_AUTOMATIC = 0, DUET_DEVICE_HOST = 1, DUET
 
 typedef enum duet_kv_policy { DUET_KV_KEEP = 0, DUET_KV_CLEAR = 1 } duet_kv_policy;
 
+typedef enum duet_kv_type {
+  DUET_KV_TYPE_AUTOMATIC = 0,
+  DUET_KV_TYPE_F32 = 1,
+  DUET_KV_TYPE_F16 = 2,
+  DUET_KV_TYPE_BF16 = 3,
+  DUET_KV_TYPE_INT8 = 4
+} duet_kv_type;
+
 typedef enum duet_weight_type {
   DUET_WEIGHT_AS_STORED = 0,
   DUET_WEIGHT_F32 = 1,
@@ -98,6 +106,7 @@ DUET_API duet_code duet_options_set_device(duet_options* options, duet_device de
 DUET_API duet_code duet_options_set_budget(duet_options* options, uint64_t bytes); /* 6 GiB unless set. */
 DUET_API duet_code duet_options_set_kv_tokens(duet_options* options, int64_t tokens);
 DUET_API duet_code duet_options_set_kv_policy(duet_options* options, duet_kv_policy policy);
+DUET_API duet_code duet_options_set_kv_type(duet_options* options, duet_kv_type type);
 DUET_API duet_code duet_options_set_max_sequences(duet_options* options, int count);
 DUET_API duet_code duet_options_set_threads(duet_options* options, int count); /* 0: all cores. */
 

@@ -30,6 +30,7 @@ namespace duet {
 
 enum class Device { automatic, host, cuda };
 enum class KvPolicy { keep, clear };                    ///< What a switch of models does with the other's pages.
+enum class KvType { automatic, f32, f16, bf16, int8 };  ///< automatic: f32 on the host, f16 on a card.
 enum class LengthPolicy { reject, truncate, segment };  ///< What happens to a prompt over `max_length_tokens`.
 enum class WeightType { as_stored, f32, f16, bf16, int8, nf4, fp4 };
 enum class Finish { none, stop_token, stop_string, length, cancelled, deadline, error };
@@ -62,7 +63,9 @@ struct ModelOptions {
   std::string chat_template = {};
   std::string system = {};  ///< Put in front of messages that hold no system message of their own; empty: nothing.
   int adapter_slots = 0;    ///< Room for adapters at one time; 0: as many as `adapters`. More may be loaded later.
-  int adapter_rank = 0;     ///< Room a slot keeps: rank on all projections; 0: what the largest of `adapters` needs.
+  /// Keeps the embedding in the host's memory, where a card reads one row a token; not with a tied head.
+  bool embedding_on_host = false;
+  int adapter_rank = 0;  ///< Room a slot keeps: rank on all projections; 0: what the largest of `adapters` needs.
 };
 
 /// Told how far loading has come. Called one call at a time, from the thread that opens or from threads it started.
@@ -80,9 +83,10 @@ struct Options {
   /// KV tokens each model could hold if it had the pool alone; 0: 4,096 (less where a model allows less).
   std::int64_t kv_tokens = 0;
   KvPolicy kv_policy = KvPolicy::keep;
-  int max_sequences = 8;    ///< Requests in progress at one time, of all models.
-  int threads = 0;          ///< Host backend; 0: all cores.
-  int max_passed_over = 8;  ///< A waiting request is passed over at most this many times.
+  KvType kv_type = KvType::automatic;  ///< How keys and values are held; the host holds f32 only, a card the others.
+  int max_sequences = 8;               ///< Requests in progress at one time, of all models.
+  int threads = 0;                     ///< Host backend; 0: all cores.
+  int max_passed_over = 8;             ///< A waiting request is passed over at most this many times.
   int prefill_chunk_tokens = 256;
   LoadSink* load_sink = nullptr;  ///< May be null; used during Engine::open only.
 };

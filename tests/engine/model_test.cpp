@@ -65,10 +65,11 @@ TEST(ModelSpec, AbsurdNumbersAreRefusedByName) {
 
 TEST(ModelSpec, KvBytesUseTheHeadSize) {
   ModelSpec spec = tiny();
-  EXPECT_EQ(kv_bytes_per_token(spec, 2), 2 * 2 * 2 * 16 * 2);
+  EXPECT_EQ(kv_bytes_per_token(spec, KvStorage::f16), 2 * 2 * 2 * 16 * 2);
   spec.head_size = 32;  // Not hidden / heads.
-  EXPECT_EQ(kv_bytes_per_token(spec, 2), 2 * 2 * 2 * 32 * 2);
-  EXPECT_EQ(kv_bytes_per_token(spec, 4), 2 * 2 * 2 * 32 * 4);
+  EXPECT_EQ(kv_bytes_per_token(spec, KvStorage::bf16), 2 * 2 * 2 * 32 * 2);
+  EXPECT_EQ(kv_bytes_per_token(spec, KvStorage::f32), 2 * 2 * 2 * 32 * 4);
+  EXPECT_EQ(kv_bytes_per_token(spec, KvStorage::int8), 2 * 2 * 2 * (32 + 4));
 }
 
 TEST(ModelSpec, ListsTensorsOnceInTheDocumentedOrder) {

@@ -57,7 +57,8 @@ PlanModel model_of(std::string name, const ModelSpec& spec) {
 
 PlanRequest two_models() {
   PlanRequest request;
-  request.backend = {.name = "test", .kv_element_bytes = 2, .context_bytes = 0, .scratch_bytes = &scratch_of_test};
+  request.backend = {
+      .name = "test", .kv_storage = KvStorage::f16, .context_bytes = 0, .scratch_bytes = &scratch_of_test};
   request.models.push_back(model_of("laya", spec_of(24, 896, 2, 64, 32768)));
   request.models.push_back(model_of("kev", spec_of(28, 1536, 2, 128, 32768)));
   request.budget = kPlenty;
@@ -152,7 +153,7 @@ TEST(Plan, RandomRequestsNeverOverlapAndOneByteLessThrows) {
   for (int round = 0; round < 500; ++round) {
     PlanRequest request;
     request.backend = {.name = "test",
-                       .kv_element_bytes = between(1, 4),
+                       .kv_storage = static_cast<KvStorage>(between(0, 3)),
                        .context_bytes = random() % 1000,
                        .scratch_bytes = &scratch_of_test};
     request.budget = kPlenty;

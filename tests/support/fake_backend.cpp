@@ -176,7 +176,7 @@ FakeAdapter::FakeAdapter(std::string content, std::size_t bytes, int rank) {
 
 Plan fake_plan(const FakeSetup& setup) {
   PlanRequest request;
-  request.backend = {.name = "fake", .kv_element_bytes = 4, .context_bytes = 0, .scratch_bytes = nullptr};
+  request.backend = {.name = "fake", .kv_storage = KvStorage::f32, .context_bytes = 0, .scratch_bytes = nullptr};
   request.budget = std::uint64_t{1} << 40;
   request.kv_tokens = setup.kv_tokens;
   request.max_sequences = setup.max_sequences;

@@ -17,8 +17,8 @@ namespace {
 struct Texts {
   std::string kev, kev_lora, laya, laya_lora;
   std::vector<std::string> models, adapters, adapter_scales, chat_templates, systems;
-  std::vector<std::string> weights, heads, embeddings, blocks, double_quants;
-  std::string budget = "6GiB", device = "auto", kv_policy = "keep", length_policy = "reject";
+  std::vector<std::string> weights, heads, embeddings, blocks, double_quants, host_embeddings;
+  std::string budget = "6GiB", device = "auto", kv_policy = "keep", kv_type = "auto", length_policy = "reject";
   std::vector<std::string> logit_biases;
   std::string rules, only, expect;
   bool route = false, compare = false;
@@ -94,6 +94,9 @@ void add_model_options(CLI::App& app, Texts& texts, RunOptions& options) {
       ->group(group);
   app.add_flag("--double-quant", texts.double_quants, "Quantise 4-bit scales again; =off, =MODEL=on for one model")
       ->group(group);
+  app.add_flag("--embedding-on-host", texts.host_embeddings,
+               "Keep the embedding in the host's memory; =MODEL=on for one model")
+      ->group(group);
 }
 
 void add_engine_options(CLI::App& app, Texts& texts, RunOptions& options) {
@@ -110,6 +113,10 @@ void add_engine_options(CLI::App& app, Texts& texts, RunOptions& options) {
       ->type_name("N")
       ->group(group);
   app.add_option("--kv-policy", texts.kv_policy, "What a switch does with the other model's pages: keep or clear")
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--kv-type", texts.kv_type, "How keys and values are held: auto, f16, bf16, int8; f32 on the host")
       ->type_name("NAME")
       ->capture_default_str()
       ->group(group);
@@ -274,6 +281,12 @@ void add_adapters(const Texts& texts, std::vector<ModelOptions>& models) {
   }
 }
 
+bool is_on(std::string_view option, std::string_view value) {
+  if (value != "on" && value != "off" && value != "true" && value != "false")
+    refuse(fmt::format("{} is '{}'", option, value), "Give on or off");
+  return value == "on" || value == "true";
+}
+
 // Applies "[MODEL=]VALUE" texts: those without a name to every model, then the named ones.
 template <class Function>
 void for_models(std::vector<ModelOptions>& models, std::string_view option, const std::vector<std::string>& texts,
@@ -312,9 +325,10 @@ void set_model_values(const Texts& texts, std::vector<ModelOptions>& models) {
     model.weights.block_size = parse_int("--block", value);
   });
   for_models(models, "--double-quant", texts.double_quants, [](ModelOptions& model, const std::string& value) {
-    if (value != "on" && value != "off" && value != "true" && value != "false")
-      refuse(fmt::format("--double-quant is '{}'", value), "Give on or off");
-    model.weights.double_quant = value == "on" || value == "true";
+    model.weights.double_quant = is_on("--double-quant", value);
+  });
+  for_models(models, "--embedding-on-host", texts.host_embeddings, [](ModelOptions& model, const std::string& value) {
+    model.embedding_on_host = is_on("--embedding-on-host", value);
   });
 }
 
@@ -372,6 +386,7 @@ void finish(const Texts& texts, RunOptions& options) {
   options.engine.budget = parse_bytes("--budget", texts.budget);
   options.engine.device = parse_device("--device", texts.device);
   options.engine.kv_policy = parse_kv_policy("--kv-policy", texts.kv_policy);
+  options.engine.kv_type = parse_kv_type("--kv-type", texts.kv_type);
   options.request.length_policy = parse_length_policy("--length-policy", texts.length_policy);
   for (const std::string& text : texts.logit_biases)
     options.request.sampling.logit_bias.push_back(parse_logit_bias("--logit-bias", text));

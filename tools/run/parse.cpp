@@ -81,6 +81,15 @@ Device parse_device(std::string_view option, std::string_view text) {
                             {{{"auto", Device::automatic}, {"cuda", Device::cuda}, {"host", Device::host}}});
 }
 
+KvType parse_kv_type(std::string_view option, std::string_view text) {
+  return look_up<KvType, 5>(option, text,
+                            {{{"auto", KvType::automatic},
+                              {"f32", KvType::f32},
+                              {"f16", KvType::f16},
+                              {"bf16", KvType::bf16},
+                              {"int8", KvType::int8}}});
+}
+
 KvPolicy parse_kv_policy(std::string_view option, std::string_view text) {
   return look_up<KvPolicy, 2>(option, text, {{{"keep", KvPolicy::keep}, {"clear", KvPolicy::clear}}});
 }

@@ -22,6 +22,7 @@ std::uint64_t parse_bytes(std::string_view option, std::string_view text);
 
 Device parse_device(std::string_view option, std::string_view text);
 KvPolicy parse_kv_policy(std::string_view option, std::string_view text);
+KvType parse_kv_type(std::string_view option, std::string_view text);
 LengthPolicy parse_length_policy(std::string_view option, std::string_view text);
 WeightType parse_weight_type(std::string_view option, std::string_view text);
 LogitBias parse_logit_bias(std::string_view option, std::string_view text);  ///< "ID=BIAS"
