@@ -28,8 +28,17 @@ class Handle {
 };
 
 using DeviceMemory = Handle<void*, cudaFree>;
+using PinnedMemory = Handle<void*, cudaFreeHost>;
+using StreamHandle = Handle<cudaStream_t, cudaStreamDestroy>;
+using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
+using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
+using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 /// The arena is the one caller in the engine; tests and benchmarks use it for their own buffers.
 DeviceMemory allocate_device(std::size_t bytes);
+/// Host memory that the card reads and copies directly.
+PinnedMemory allocate_pinned(std::size_t bytes);
+StreamHandle make_stream();
+EventHandle make_event();
 
 }  // namespace duet::cuda

@@ -11,7 +11,7 @@
 #include "engine/weight_source.h"
 
 /// A device. A step is its unit: whole model steps, so that a backend may fuse across anything within one.
-/// No call between open and close allocates, except load_weights and load_adapter's temporary host buffers.
+/// Nothing is allocated after `start`, except load_adapter's temporary host buffers.
 namespace duet {
 
 /// One sequence's part of a step. All spans belong to the caller and are read during the call only.
@@ -45,6 +45,10 @@ class Backend {
 
   /// Fills the regions of plan.bases[base] from `source`. May run threads.
   virtual void load_weights(int base, const WeightSource& source, const LoadProgress& progress) = 0;
+
+  /// Called once when every base is loaded, before the first step: what can only be made ready then (captured graphs).
+  /// Throws Error(no_room) when the device took more than the budget allows.
+  virtual void start() {}
 
   /// Fills slot `slot` of model `model`. `scale` is the load-time scale (AdapterOptions::scale), needed for DoRA's row
   /// norms. Not called while a step of that model runs.

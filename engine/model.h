@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -103,6 +104,13 @@ enum class Part : std::uint8_t {
   key_norm
 };
 
+constexpr std::size_t kParts = static_cast<std::size_t>(Part::key_norm) + 1;
+
+/// Every part of every layer has a number of its own, below places_of: tables of weights and adapters go by it.
+inline std::size_t place_of(Part part, int layer) {
+  return static_cast<std::size_t>(layer + 1) * kParts + static_cast<std::size_t>(part);
+}
+
 struct TensorRow {
   std::string name;  ///< As in Hugging Face files: "model.layers.0.self_attn.q_proj.weight".
   Part part = Part::embedding;
@@ -111,6 +119,8 @@ struct TensorRow {
   std::int64_t rows = 0;  ///< Vectors: 1.
   std::int64_t columns = 0;
 };
+
+inline std::size_t places_of(const ModelSpec& spec) { return static_cast<std::size_t>(spec.layers + 1) * kParts; }
 
 /// The one list of tensors: loaders, plan, backends, packer and tests ask it. A tied head has no row of its own.
 /// Order: embedding, layers ascending (parts in enum order), final norm, head.

@@ -181,8 +181,9 @@ Plan carve(const PlanRequest& request, std::int64_t kv_tokens) {
       plan.models[i].adapter_slots.push_back(
           carver.take(fmt::format("{}: adapter slot {}", model.name, slot), model.adapter_slot_bytes));
     if (request.backend.model_state_bytes != nullptr)
-      plan.models[i].state = carver.take(fmt::format("{}: state", model.name),
-                                         request.backend.model_state_bytes(model.spec, model.adapter_slots));
+      plan.models[i].state =
+          carver.take(fmt::format("{}: state", model.name),
+                      request.backend.model_state_bytes(model.spec, plan.limits, model.adapter_slots));
     if (request.backend.model_context_bytes != nullptr)
       plan.context_bytes += request.backend.model_context_bytes(model.spec, plan.limits);
     if (request.backend.scratch_bytes != nullptr)

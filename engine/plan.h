@@ -68,11 +68,12 @@ struct StepLimits {
 struct BackendFacts {
   std::string name;  ///< "host", "cuda"
   KvStorage kv_storage = KvStorage::f32;
+  bool own_memory = false;        ///< The device's memory is not the host's: an embedding may stay with the host.
   std::size_t context_bytes = 0;  ///< Outside the arena but inside the budget (CUDA context); 0 on the host.
   /// What one model adds to the context (its captured graphs). Null: nothing.
   std::size_t (*model_context_bytes)(const ModelSpec&, const StepLimits&) = nullptr;
   /// What the backend keeps of one model beside weights and adapters, for `adapter_slots` slots. Null: nothing.
-  std::size_t (*model_state_bytes)(const ModelSpec&, int adapter_slots) = nullptr;
+  std::size_t (*model_state_bytes)(const ModelSpec&, const StepLimits&, int adapter_slots) = nullptr;
   /// Scratch one model's steps need; the region is the largest of all models. Null: none.
   std::size_t (*scratch_bytes)(const ModelSpec&, const StepLimits&) = nullptr;
 };

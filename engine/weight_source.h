@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,16 @@ struct WeightTensor {
   std::size_t bytes = 0;  ///< layout_of(row.rows, row.columns, storage).bytes
 };
 
+/// Receives a tensor as it lies in its file, front to back.
+class StoredSink {
+ public:
+  virtual ~StoredSink() = default;
+  /// Where the bytes from `offset` on go: as many as are wanted at once, at least one.
+  virtual std::span<std::byte> room(std::size_t offset) = 0;
+  /// The first `bytes` of the room asked for last are filled.
+  virtual void filled(std::size_t bytes) = 0;
+};
+
 /// An opened checkpoint (Hugging Face folder or packed file): headers read and checked, data mapped, nothing copied.
 class WeightSource {
  public:
@@ -33,6 +44,13 @@ class WeightSource {
   /// Throws Error(bad_file) on checksum failure, Error(non_finite) naming the tensor when a value cannot be held.
   /// Thread-safe.
   virtual void read(std::size_t index, std::span<std::byte> region) const = 0;
+  /// How the file holds the tensor, when `stream` can hand it out as it lies there (in the layout of `layout_of`); it
+  /// need not be the storage asked for.
+  virtual std::optional<StorageSpec> stored(std::size_t /*index*/) const { return std::nullopt; }
+  /// Hands out all bytes of `layout_of(rows, columns, *stored(index))`. Throws Error(bad_file) on checksum failure,
+  /// after the last byte at the latest; says nothing about values that are not finite. Thread-safe; only where
+  /// `stored`.
+  virtual void stream(std::size_t index, StoredSink& sink) const;
   virtual const std::vector<std::string>& report()
       const = 0;  ///< Notes: defaults taken, tensors unused, disagreements.
 };

@@ -122,6 +122,24 @@ class HfCheckpoint final : public WeightSource {
     read_4bit(std::get<Bnb4Tensor>(stored_[index]), target, region);
   }
 
+  std::optional<StorageSpec> stored(std::size_t index) const override {
+    const auto* dense = std::get_if<Tensor>(&stored_.at(index));
+    if (dense == nullptr) return std::nullopt;
+    const bool as_it_lies = dense->dtype == Dtype::f32 || dense->dtype == Dtype::f16 || dense->dtype == Dtype::bf16;
+    return as_it_lies ? std::optional(dense_storage(*dense)) : std::nullopt;
+  }
+
+  void stream(std::size_t index, StoredSink& sink) const override {
+    const Tensor& tensor = std::get<Tensor>(stored_.at(index));
+    for (std::size_t done = 0; done < tensor.bytes;) {
+      std::span<std::byte> part = sink.room(done);
+      part = part.first(std::min<std::size_t>(part.size(), tensor.bytes - done));
+      read_bytes(tensor, done, part);
+      sink.filled(part.size());
+      done += part.size();
+    }
+  }
+
  private:
   using Stored = std::variant<Tensor, Bnb4Tensor>;
 

@@ -86,6 +86,23 @@ struct OpenedFile {
       file.read(extent.offset + done, part);
       sum.add(part);
     }
+    prove(sum, extent, piece);
+  }
+
+  void stream(const PackedExtent& extent, std::string_view piece, StoredSink& sink) const {
+    Checksum sum;
+    for (std::size_t done = 0; done < extent.bytes;) {
+      std::span<std::byte> part = sink.room(done);
+      part = part.first(std::min<std::size_t>(part.size(), extent.bytes - done));
+      file.read(extent.offset + done, part);
+      sum.add(part);
+      sink.filled(part.size());
+      done += part.size();
+    }
+    prove(sum, extent, piece);
+  }
+
+  void prove(const Checksum& sum, const PackedExtent& extent, std::string_view piece) const {
     if (sum.value() != extent.checksum)
       throw Error(Code::bad_file,
                   fmt::format("{}: the bytes of {} sum to {}; the directory says {}", quote(file.name()), quote(piece),
@@ -132,6 +149,14 @@ class PackedCheckpoint final : public WeightSource {
     const Matrix matrix = view_of(held.row.rows, held.row.columns, held.storage, stored.data());
     store_matrix([&](std::int64_t first, std::span<float> values) { dequantise(matrix, first, values); }, held.row.rows,
                  held.row.columns, wanted.storage, region, fmt::format("{}: {}", quote(name()), wanted.row.name));
+  }
+
+  std::optional<StorageSpec> stored(std::size_t index) const override {
+    return opened_.directory.tensors.at(index).storage;
+  }
+
+  void stream(std::size_t index, StoredSink& sink) const override {
+    opened_.stream(opened_.directory.extents.at(index), opened_.directory.tensors.at(index).row.name, sink);
   }
 
  private:

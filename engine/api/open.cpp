@@ -172,7 +172,10 @@ PlanModel plan_model(const ModelHeader& header) {
 
 Plan plan_for(const Options& options, const std::vector<ModelHeader>& headers, const BackendFacts& facts) {
   PlanRequest request;
-  for (const ModelHeader& header : headers) request.models.push_back(plan_model(header));
+  for (const ModelHeader& header : headers) {
+    request.models.push_back(plan_model(header));
+    request.models.back().embedding_on_host &= facts.own_memory;
+  }
   request.backend = facts;
   request.budget = options.budget;
   request.kv_tokens = options.kv_tokens;
@@ -369,6 +372,7 @@ OpenedEngine open_engine(const Options& options) {
   engine.backend =
       device.cuda ? cuda::make_cuda_backend(engine.plan) : make_host_backend(engine.plan, {.threads = options.threads});
   load_bases(*engine.backend, engine.plan, headers, options.load_sink);
+  engine.backend->start();
   engine.runtime = std::make_unique<Runtime>(
       *engine.backend, engine.plan, std::move(runtime_models),
       RuntimeOptions{.kv_policy = options.kv_policy, .max_passed_over = options.max_passed_over});

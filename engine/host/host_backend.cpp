@@ -14,6 +14,7 @@
 #include "engine/host/host_step.h"
 #include "engine/host/host_weights.h"
 #include "engine/host/thread_pool.h"
+#include "engine/step_checks.h"
 
 namespace duet {
 namespace host {
@@ -59,24 +60,14 @@ class HostBackend final : public Backend {
   void drop_adapter(int model, int slot) override { adapter_at(model, slot).loaded = false; }
 
   StepOutcome prefill(int model, const StepSequence& sequence) override {
-    if (sequence.tokens.size() > static_cast<std::size_t>(plan_.limits.prefill_chunk_tokens))
-      throw Error(Code::internal, fmt::format("A prefill of {} tokens is longer than the chunk of {}",
-                                              sequence.tokens.size(), plan_.limits.prefill_chunk_tokens));
+    check_prefill(plan_, model, sequence);
     StepOutcome outcome;
     run(model, {&sequence, 1}, {&outcome, 1});
     return outcome;
   }
 
   void decode(int model, std::span<const StepSequence> sequences, std::span<StepOutcome> outcomes) override {
-    if (sequences.size() > static_cast<std::size_t>(plan_.limits.max_batch_sequences) ||
-        outcomes.size() != sequences.size())
-      throw Error(Code::internal, fmt::format("A decode of {} sequences with {} outcomes; the limit is {}",
-                                              sequences.size(), outcomes.size(), plan_.limits.max_batch_sequences));
-    for (const StepSequence& sequence : sequences) {
-      if (sequence.tokens.size() != 1)
-        throw Error(Code::internal,
-                    fmt::format("A decode step got {} tokens for one sequence", sequence.tokens.size()));
-    }
+    check_decode(plan_, model, sequences, outcomes);
     if (!sequences.empty()) run(model, sequences, outcomes);
   }
 
@@ -125,13 +116,9 @@ class HostBackend final : public Backend {
 void HostBackend::load_weights(int base, const WeightSource& source, const LoadProgress& progress) {
   const PlannedBase& planned = plan_.bases.at(static_cast<std::size_t>(base));
   const std::vector<WeightTensor>& tensors = source.tensors();
+  check_source(plan_, base, source);
   std::uint64_t total = 0;
-  for (std::size_t i = 0; i < planned.tensors.size(); ++i) {
-    if (tensors.size() != planned.tensors.size() || tensors[i].bytes != planned.regions[i].bytes ||
-        tensors[i].row.name != planned.tensors[i].row.name)
-      throw Error(Code::internal, fmt::format("{} does not hold the tensors it was planned with", source.name()));
-    total += tensors[i].bytes;
-  }
+  for (const WeightTensor& tensor : tensors) total += tensor.bytes;
 
   std::mutex mutex;
   std::exception_ptr failure;
@@ -155,16 +142,11 @@ void HostBackend::load_weights(int base, const WeightSource& source, const LoadP
 }
 
 void HostBackend::load_adapter(int model, int slot, const AdapterSource& source, float scale) {
+  check_adapter_fits(plan_, model, slot, source);
   HostAdapter& adapter = adapter_at(model, slot);
   const PlannedModel& planned = plan_.models[static_cast<std::size_t>(model)];
   const Region& region = planned.adapter_slots[static_cast<std::size_t>(slot)];
   const AdapterSpec& spec = source.spec();
-  if (spec.bytes > region.bytes || spec.largest_rank > plan_.limits.max_adapter_rank)
-    throw Error(Code::no_room,
-                fmt::format("Adapter {} needs {} at rank {}; the slot holds {} and rank {}", source.name(),
-                            human_bytes(spec.bytes), spec.largest_rank, human_bytes(region.bytes),
-                            plan_.limits.max_adapter_rank),
-                "Raise the model's adapter_rank, or name this adapter when the engine opens");
   adapter.loaded = false;
   std::byte* memory = arena_.data() + region.offset;
   bind_adapter(spec, spec_of(planned), source.name(), memory, adapter);
@@ -176,26 +158,10 @@ void HostBackend::load_adapter(int model, int slot, const AdapterSource& source,
   adapter.loaded = true;
 }
 
-/// Checks what the engine core promises: a wrong page or token id here would be a read out of range.
 RowGroup HostBackend::group_of(int model, const StepSequence& sequence, std::int64_t first_row) {
   const PlannedModel& planned = plan_.models[static_cast<std::size_t>(model)];
   const ModelSpec& spec = spec_of(planned);
   const auto tokens = static_cast<std::int64_t>(sequence.tokens.size());
-  const std::int64_t end = sequence.first_position + tokens;
-  const std::int64_t held = static_cast<std::int64_t>(sequence.pages.size()) * planned.tokens_per_page;
-  if (tokens < 1 || sequence.first_position < 0 || end > held)
-    throw Error(Code::internal, fmt::format("A step of {} tokens from position {} has pages for {} tokens", tokens,
-                                            sequence.first_position, held));
-  for (const std::int32_t page : sequence.pages) {
-    if (page < 0 || page >= plan_.page_count)
-      throw Error(Code::internal, fmt::format("Page {} is not in the pool of {}", page, plan_.page_count));
-  }
-  for (const std::int32_t token : sequence.tokens) {
-    if (token < 0 || token >= spec.vocabulary)
-      throw Error(Code::invalid_argument,
-                  fmt::format("Token id {} is not below the vocabulary of {}", token, spec.vocabulary));
-  }
-
   RowGroup group{.first = first_row, .rows = tokens, .sequence = &sequence};
   group.kv = {.pool = arena_.data() + plan_.pages.offset,
               .page_bytes = plan_.page_bytes,
@@ -208,13 +174,7 @@ RowGroup HostBackend::group_of(int model, const StepSequence& sequence, std::int
   if (!adapter.loaded)
     throw Error(Code::internal,
                 fmt::format("Adapter slot {} of model \"{}\" is empty", sequence.adapter_slot, planned.name));
-  if (adapter.has_dora && sequence.adapter_scale != adapter.load_scale)
-    throw Error(
-        Code::unsupported,
-        fmt::format("A DoRA adapter loaded with scale {} was asked for with scale {}; its row norms belong to the "
-                    "scale it was loaded with",
-                    adapter.load_scale, sequence.adapter_scale),
-        "Load the adapter a second time under another name with the scale wanted");
+  if (adapter.has_dora) check_dora_scale(adapter.load_scale, sequence.adapter_scale);
   group.adapter = &adapter;
   return group;
 }

@@ -10,13 +10,6 @@
 /// Where weights lie: views into the arena, found by place.
 namespace duet::host {
 
-constexpr std::size_t kParts = static_cast<std::size_t>(Part::key_norm) + 1;
-
-inline std::size_t place_of(Part part, int layer) {
-  return static_cast<std::size_t>(layer + 1) * kParts + static_cast<std::size_t>(part);
-}
-inline std::size_t places_of(const ModelSpec& spec) { return static_cast<std::size_t>(spec.layers + 1) * kParts; }
-
 /// A base model. Vectors are matrices of one row in float32; what the model lacks has no data. A tied head is the
 /// embedding's view.
 struct BaseWeights {

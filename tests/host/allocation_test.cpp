@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/host/array_source.h"
-#include "tests/host/host_runner.h"
+#include "tests/host/step_runner.h"
 #include "tests/support/compare.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -58,7 +58,7 @@ TEST(HostAllocations, ThereAreNoneInPrefillDecodeAndChangesOfAdapterOrModel) {
 #else
   const ModelSpec spec = small_spec();
   ArraySource first(spec, all_in({Storage::nf4, 64, true}), 700), second(spec, all_in({.storage = Storage::bf16}), 701);
-  HostRunner runner({&first, &second}, {.threads = 3});
+  StepRunner runner({&first, &second}, {.threads = 3});
   const std::vector<Part> parts{Part::query, Part::value, Part::down, Part::embedding, Part::head};
   runner.backend->load_adapter(0, 0, random_adapter(spec, parts, 8, 0.5F, false, Storage::f16, 710), 1.0F);
   runner.backend->load_adapter(0, 1, random_adapter(spec, {Part::gate}, 4, 0.5F, true, Storage::bf16, 720), 1.0F);

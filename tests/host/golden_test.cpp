@@ -1,4 +1,4 @@
-// The host backend against transformers, bitsandbytes and PEFT in float32: tiny checkpoints of every family, 4-bit
+// A backend against transformers, bitsandbytes and PEFT in float32: tiny checkpoints of every family, 4-bit
 // ones, every kind of adapter, and a real trained model (tests/golden).
 #include <gtest/gtest.h>
 
@@ -11,15 +11,14 @@
 #include "loaders/loaders.h"
 #include "loaders/safetensors_writer.h"
 #include "loaders/tokenizer_json.h"
-#include "tests/host/host_runner.h"
+#include "tests/host/device_under_test.h"
+#include "tests/host/step_runner.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
 #include "tests/support/test_data.h"
 
 namespace duet::test {
 namespace {
-
-constexpr double kTolerance = 2e-4;
 
 /// Rows `positions` of logits [tokens, vocabulary].
 std::vector<float> rows_of(const std::vector<float>& logits, const std::vector<std::int32_t>& positions,
@@ -34,11 +33,11 @@ std::vector<float> rows_of(const std::vector<float>& logits, const std::vector<s
 
 /// Logits and greedy ids of every prompt in `golden`.
 void expect_prompts(const GoldenArrays& golden, const WeightSource& source) {
-  HostRunner runner(source, {.chunk_tokens = 48, .kv_tokens = 1024, .adapter_slots = 0});
+  StepRunner runner(source, {.chunk_tokens = 48, .kv_tokens = 1024, .adapter_slots = 0});
   for (const GoldenPrompt& prompt : golden_prompts(golden.index())) {
     SCOPED_TRACE(prompt.name);
     const std::vector<float> got = rows_of(runner.logits(prompt.ids, 48), prompt.positions, source.spec().vocabulary);
-    EXPECT_TRUE(all_within_relative(got, golden.floats("logits." + prompt.name), kTolerance));
+    EXPECT_TRUE(all_within_relative(got, golden.floats("logits." + prompt.name), device_under_test().golden_tolerance));
     if (!prompt.greedy.empty()) {
       EXPECT_EQ(runner.greedy(prompt.ids, prompt.greedy.size()), prompt.greedy);
     }
@@ -65,17 +64,19 @@ std::string test_name(const testing::TestParamInfo<std::string>& folder) {
 class GoldenCheckpoints : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenCheckpoints, LogitsAndGreedyIdsEqualTransformers) {
+  DUET_NEEDS_DEVICE();
   const GoldenArrays golden(GetParam() + "/expected.json");
   expect_prompts(golden, *loaders::open_checkpoint(golden_directory() / GetParam(), {}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Host, GoldenCheckpoints, testing::ValuesIn(folders_of({"models", "bnb"})), test_name);
+INSTANTIATE_TEST_SUITE_P(All, GoldenCheckpoints, testing::ValuesIn(folders_of({"models", "bnb"})), test_name);
 
 // ---- adapters ----
 
 class GoldenAdapters : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenAdapters, LogitsEqualPeftOverEveryBaseAndScale) {
+  DUET_NEEDS_DEVICE();
   const GoldenArrays golden(GetParam() + "/expected.json");
   const auto ids = golden.index().at("ids").get<std::vector<std::int32_t>>();
   const auto positions = golden.index().at("positions").get<std::vector<std::int32_t>>();
@@ -84,17 +85,19 @@ TEST_P(GoldenAdapters, LogitsEqualPeftOverEveryBaseAndScale) {
     SCOPED_TRACE(base);
     const auto source = loaders::open_checkpoint(golden_directory() / base, {});
     const auto adapter = loaders::open_adapter(golden_directory() / GetParam(), source->spec(), source->name());
-    HostRunner runner(*source);
+    StepRunner runner(*source);
     const auto logits = [&](int slot, float scale) {
       return rows_of(runner.logits(ids, 5, slot, scale), positions, source->spec().vocabulary);
     };
     runner.backend->load_adapter(0, 0, *adapter, 1.0F);
-    EXPECT_TRUE(all_within_relative(logits(0, 1.0F), golden.floats(adapted_array), kTolerance));
-    EXPECT_TRUE(all_within_relative(logits(-1, 1.0F), golden.floats(base_array), kTolerance));
+    EXPECT_TRUE(
+        all_within_relative(logits(0, 1.0F), golden.floats(adapted_array), device_under_test().golden_tolerance));
+    EXPECT_TRUE(all_within_relative(logits(-1, 1.0F), golden.floats(base_array), device_under_test().golden_tolerance));
     if (adapted_array == "logits" && golden.has("half_scale_logits")) {
       const bool dora = adapter->spec().has_dora();  // Whose scale is chosen when it is loaded.
       if (dora) runner.backend->load_adapter(0, 1, *adapter, 0.5F);
-      EXPECT_TRUE(all_within_relative(logits(dora ? 1 : 0, 0.5F), golden.floats("half_scale_logits"), kTolerance));
+      EXPECT_TRUE(all_within_relative(logits(dora ? 1 : 0, 0.5F), golden.floats("half_scale_logits"),
+                                      device_under_test().golden_tolerance));
     }
   };
   expect_on(golden.index().at("base").get<std::string>(), "base_logits", "logits");
@@ -108,7 +111,7 @@ std::vector<std::string> adapter_folders() {
   return folders_of(parts);
 }
 
-INSTANTIATE_TEST_SUITE_P(Host, GoldenAdapters, testing::ValuesIn(adapter_folders()), test_name);
+INSTANTIATE_TEST_SUITE_P(All, GoldenAdapters, testing::ValuesIn(adapter_folders()), test_name);
 
 // ---- a real model ----
 
@@ -141,6 +144,7 @@ void write_as_qwen2(const std::filesystem::path& from, const ModelSpec& llama, c
 }
 
 TEST(GoldenStories, PrintItsKnownTextAsLlamaAndAsQwen2) {
+  DUET_NEEDS_DEVICE();
   const auto shared = shared_data_directory();
   if (!shared) GTEST_SKIP() << "the folder shared/data with stories260K is not here";
   const GoldenArrays golden("stories260k/expected.json");
@@ -156,7 +160,7 @@ TEST(GoldenStories, PrintItsKnownTextAsLlamaAndAsQwen2) {
   const auto tokenizer = loaders::load_tokenizer(folder.path());
   const std::vector<std::int32_t> prompt{1, 403, 407, 261, 378};
   std::vector<std::int32_t> ids = prompt;
-  for (const std::int32_t id : HostRunner(*qwen2).greedy(prompt, 40)) ids.push_back(id);
+  for (const std::int32_t id : StepRunner(*qwen2).greedy(prompt, 40)) ids.push_back(id);
   EXPECT_TRUE(tokenizer->decode(ids, true).starts_with(
       "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day,"))
       << tokenizer->decode(ids, true);

@@ -8,6 +8,7 @@
 #include "loaders/loaders.h"
 #include "loaders/quantise.h"
 #include "tests/loaders/expect_error.h"
+#include "tests/loaders/stored_pieces.h"
 #include "tests/loaders/tiny_checkpoint.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
@@ -98,6 +99,27 @@ TEST_F(Checkpoint, SixteenBitStaysAndVectorsBecomeFloat32) {
       for (const float value : tensors_[i].values)
         want.push_back(dtype == "F16" ? to_float(to_half(value)) : to_float(to_bfloat16(value)));
       EXPECT_TRUE(same_bits(floats_of(*source, i), want)) << got.row.name;
+    }
+  }
+}
+
+TEST_F(Checkpoint, StreamsWhatTheFileHoldsWhateverStorageIsAskedFor) {
+  for (const std::string dtype : {"F16", "BF16", "F32"}) {
+    tensors_ = test::tiny_tensors(test::spec_of(config_), dtype);
+    const auto as_stored = open();
+    WeightOptions options;
+    options.linear = WeightType::nf4;
+    const auto quantised = open(options);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (as_stored->tensors()[i].row.role == TensorRole::vector) continue;
+      ASSERT_EQ(quantised->stored(i), as_stored->tensors()[i].storage);
+      std::vector<std::byte> want(as_stored->tensors()[i].bytes);
+      as_stored->read(i, want);
+      for (const std::size_t room : {std::size_t{5}, std::size_t{1} << 16}) {
+        test::Pieces pieces(room);
+        quantised->stream(i, pieces);
+        EXPECT_EQ(pieces.bytes, want) << tensors_[i].name;
+      }
     }
   }
 }

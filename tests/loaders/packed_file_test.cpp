@@ -11,6 +11,7 @@
 #include "loaders/loaders.h"
 #include "loaders/packed_header.h"
 #include "tests/loaders/expect_error.h"
+#include "tests/loaders/stored_pieces.h"
 #include "tests/loaders/tiny_checkpoint.h"
 #include "tests/support/compare.h"
 
@@ -97,6 +98,19 @@ TEST_F(PackedFile, EveryRegionComesBackByteForByte) {
         EXPECT_EQ(region_of(*packed, i), region_of(*source_, i)) << packed->tensors()[i].row.name;
       }
     }
+}
+
+TEST_F(PackedFile, StreamsEveryRegionInPiecesOfAnySize) {
+  pack_4bit();
+  const auto packed = open_checkpoint(file(), {});
+  for (std::size_t i = 0; i < packed->tensors().size(); ++i) {
+    ASSERT_EQ(packed->stored(i), packed->tensors()[i].storage);
+    for (const std::size_t room : {std::size_t{7}, std::size_t{64}, std::size_t{1} << 20}) {
+      test::Pieces pieces(room);
+      packed->stream(i, pieces);
+      EXPECT_EQ(pieces.bytes, region_of(*packed, i)) << packed->tensors()[i].row.name << ", pieces of " << room;
+    }
+  }
 }
 
 TEST_F(PackedFile, RegionsAndTextsLieAlignedAndAreTheLayoutsBytes) {
@@ -261,6 +275,11 @@ TEST_F(DamagedFile, AFlippedBitIsFoundAndTheTensorNamed) {
     bytes[directory.extents[index].offset + directory.extents[index].bytes / 2] ^= 0x10;
     write_file(file(), bytes);
     EXPECT_TRUE(refused({"tiny.duet", directory.tensors[index].row.name, "sum to"}));
+    const auto opened = open_checkpoint(file(), {});
+    EXPECT_TRUE(fails_with(Code::bad_file, {"tiny.duet", directory.tensors[index].row.name, "sum to"}, [&] {
+      test::Pieces pieces(4096);
+      opened->stream(index, pieces);
+    }));
   }
   std::string bytes = bytes_;
   bytes[directory.texts[0].extent.offset] ^= 1;

@@ -1,15 +1,17 @@
-#include "tests/host/host_runner.h"
+#include "tests/host/step_runner.h"
 
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
 
+#include "tests/host/device_under_test.h"
+
 namespace duet::test {
 
-HostRunner::HostRunner(const WeightSource& source, const RunnerOptions& options)
-    : HostRunner(std::vector<const WeightSource*>{&source}, options) {}
+StepRunner::StepRunner(const WeightSource& source, const RunnerOptions& options)
+    : StepRunner(std::vector<const WeightSource*>{&source}, options) {}
 
-HostRunner::HostRunner(const std::vector<const WeightSource*>& sources, const RunnerOptions& options) {
+StepRunner::StepRunner(const std::vector<const WeightSource*>& sources, const RunnerOptions& options) {
   PlanRequest request;
   for (const WeightSource* source : sources) {
     PlanModel model;
@@ -21,26 +23,29 @@ HostRunner::HostRunner(const std::vector<const WeightSource*>& sources, const Ru
     model.adapter_slots = options.adapter_slots;
     model.adapter_slot_bytes = options.adapter_slot_bytes;
     model.largest_adapter_rank = options.adapter_rank;
+    model.embedding_on_host = options.embedding_on_host;
     request.models.push_back(model);
   }
-  request.backend = host_facts();
+  request.backend = device_under_test().facts;
+  request.backend.kv_storage = options.kv_storage.value_or(request.backend.kv_storage);
   request.budget = std::uint64_t{2} << 30;
   request.kv_tokens = options.kv_tokens;
   request.max_sequences = options.max_sequences;
   request.prefill_chunk_tokens = options.chunk_tokens;
   plan = make_plan(request);
-  backend = make_host_backend(plan, {.threads = options.threads});
+  backend = device_under_test().make(plan, options.threads);
   for (std::size_t i = 0; i < sources.size(); ++i) backend->load_weights(static_cast<int>(i), *sources[i], nullptr);
+  backend->start();
 }
 
-std::vector<std::int32_t> HostRunner::pages(std::int32_t first, std::int64_t tokens, int model) const {
+std::vector<std::int32_t> StepRunner::pages(std::int32_t first, std::int64_t tokens, int model) const {
   const std::int64_t per_page = plan.models[static_cast<std::size_t>(model)].tokens_per_page;
   std::vector<std::int32_t> ids(static_cast<std::size_t>((tokens + per_page - 1) / per_page));
   std::iota(ids.rbegin(), ids.rend(), first);
   return ids;
 }
 
-std::vector<float> HostRunner::logits(std::span<const std::int32_t> tokens, int chunk, int adapter_slot,
+std::vector<float> StepRunner::logits(std::span<const std::int32_t> tokens, int chunk, int adapter_slot,
                                       float adapter_scale, std::int32_t first_page, int model) {
   const std::vector<std::int32_t> ids = pages(first_page, static_cast<std::int64_t>(tokens.size()), model);
   const auto base = static_cast<std::size_t>(plan.models[static_cast<std::size_t>(model)].base);
@@ -61,7 +66,7 @@ std::vector<float> HostRunner::logits(std::span<const std::int32_t> tokens, int 
   return result;
 }
 
-std::vector<std::int32_t> HostRunner::greedy(std::span<const std::int32_t> prompt, std::size_t count,
+std::vector<std::int32_t> StepRunner::greedy(std::span<const std::int32_t> prompt, std::size_t count,
                                              int adapter_slot) {
   const std::vector<std::int32_t> ids = pages(0, static_cast<std::int64_t>(prompt.size() + count));
   const Sampling arg_max;

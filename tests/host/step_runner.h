@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,15 +20,17 @@ struct RunnerOptions {
   int adapter_slots = 2;
   std::size_t adapter_slot_bytes = std::size_t{4} << 20;
   int adapter_rank = 16;
+  std::optional<KvStorage> kv_storage = {};  ///< The device's own when empty.
+  bool embedding_on_host = false;
 };
 
-/// Models on a host backend, planned by make_plan, with the smallest driving code a test needs.
-struct HostRunner {
+/// Models on the device under test, planned by make_plan, with the smallest driving code a test needs.
+struct StepRunner {
   Plan plan;
   std::unique_ptr<Backend> backend;
 
-  explicit HostRunner(const WeightSource& source, const RunnerOptions& options = {});
-  HostRunner(const std::vector<const WeightSource*>& sources, const RunnerOptions& options);
+  explicit StepRunner(const WeightSource& source, const RunnerOptions& options = {});
+  StepRunner(const std::vector<const WeightSource*>& sources, const RunnerOptions& options);
 
   /// Page ids for `tokens` tokens of model `model`, from `first` on, in reverse order so that nothing may rely on
   /// neighbours.
