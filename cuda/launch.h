@@ -49,7 +49,8 @@ Work work_of_quantise(std::int64_t rows, std::int64_t columns, Storage source_ty
 
 /// Writes rows [first_row, first_row + source.rows) of `target` (in tiles, pointers to its whole region) from `source`,
 /// a matrix of those rows alone, arranged in rows. first_row and source.rows are multiples of 16; codes and scales (or
-/// scale codes) move, nested_scales and map do not. bf16 and f32 sources into f16 tiles are divided by target.factor.
+/// scale codes) move where they are given, nested_scales and map do not. bf16 and f32 sources into f16 tiles are divided
+/// by target.factor.
 void tile(const Matrix& source, const DeviceMatrix& target, std::int64_t first_row, Stream stream);
 
 /// *largest = max(*largest, largest magnitude of `source` [count]), NaN and infinity included as infinity. `largest` is

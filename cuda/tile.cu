@@ -121,6 +121,44 @@ void launch_largest(const void* source, std::int64_t count, float* largest, Stre
   throw Error(Code::unsupported, what, "Arrange the matrix as arrangement_of says");
 }
 
+/// Codes, or numbers, of the rows from `first_row` on.
+void tile_codes(const Matrix& source, const DeviceMatrix& target, std::int64_t first_row, Stream stream) {
+  const Matrix& m = target.matrix;
+  const std::int64_t first_tile = first_row / kTileRows * (m.columns / tile_columns(m.spec.storage));
+  std::byte* codes = const_cast<std::byte*>(m.data) + first_tile * kTileBytes;
+  switch (source.spec.storage) {
+    case Storage::nf4:
+    case Storage::fp4:
+      launch_tiles<Held::nf4>(source, m.columns, 1.0F, codes, stream);
+      break;
+    case Storage::int8:
+      launch_tiles<Held::int8>(source, m.columns, 1.0F, codes, stream);
+      break;
+    case Storage::f16:
+      launch_tiles<Held::f16>(source, m.columns, 1.0F, codes, stream);
+      break;
+    case Storage::bf16:
+      launch_tiles<Held::bf16>(source, m.columns, target.factor, codes, stream);
+      break;
+    case Storage::f32:
+      launch_tiles<Held::f32>(source, m.columns, target.factor, codes, stream);
+      break;
+  }
+}
+
+void tile_scales(const Matrix& source, const Matrix& target, std::int64_t first_row, Stream stream) {
+  const std::int64_t per_row = target.columns / target.spec.block_size;
+  const std::int64_t count = source.rows * per_row;
+  if (target.spec.nested) {
+    tile_scales_kernel<<<blocks_for(count), kThreads, 0, stream>>>(
+        source.scale_codes, per_row, count, const_cast<std::uint8_t*>(target.scale_codes) + first_row * per_row);
+  } else {
+    tile_scales_kernel<<<blocks_for(count), kThreads, 0, stream>>>(
+        source.scales, per_row, count, const_cast<float*>(target.scales) + first_row * per_row);
+  }
+  DUET_CUDA(cudaGetLastError());
+}
+
 }  // namespace
 
 WeightView view_of(const DeviceMatrix& matrix) {
@@ -151,37 +189,8 @@ void tile(const Matrix& source, const DeviceMatrix& target, std::int64_t first_r
   if (!rounded && source.spec != m.spec) refuse("The card's tile got a storage that its target does not hold");
   if (source.rows == 0) return;
 
-  const std::int64_t first_tile = first_row / kTileRows * (m.columns / tile_columns(m.spec.storage));
-  std::byte* codes = const_cast<std::byte*>(m.data) + first_tile * kTileBytes;
-  switch (from) {
-    case Storage::nf4:
-    case Storage::fp4:
-      launch_tiles<Held::nf4>(source, m.columns, 1.0F, codes, stream);
-      break;
-    case Storage::int8:
-      launch_tiles<Held::int8>(source, m.columns, 1.0F, codes, stream);
-      break;
-    case Storage::f16:
-      launch_tiles<Held::f16>(source, m.columns, 1.0F, codes, stream);
-      break;
-    case Storage::bf16:
-      launch_tiles<Held::bf16>(source, m.columns, target.factor, codes, stream);
-      break;
-    case Storage::f32:
-      launch_tiles<Held::f32>(source, m.columns, target.factor, codes, stream);
-      break;
-  }
-  if (!is_quantised(m.spec.storage)) return;
-  const std::int64_t per_row = m.columns / m.spec.block_size;
-  const std::int64_t count = source.rows * per_row;
-  if (m.spec.nested) {
-    tile_scales_kernel<<<blocks_for(count), kThreads, 0, stream>>>(
-        source.scale_codes, per_row, count, const_cast<std::uint8_t*>(m.scale_codes) + first_row * per_row);
-  } else {
-    tile_scales_kernel<<<blocks_for(count), kThreads, 0, stream>>>(source.scales, per_row, count,
-                                                                   const_cast<float*>(m.scales) + first_row * per_row);
-  }
-  DUET_CUDA(cudaGetLastError());
+  if (source.data != nullptr) tile_codes(source, target, first_row, stream);
+  if (source.scales != nullptr || source.scale_codes != nullptr) tile_scales(source, m, first_row, stream);
 }
 
 void largest_magnitude(const void* source, Storage type, std::int64_t count, float* largest, Stream stream) {

@@ -96,7 +96,8 @@ std::vector<Decoded> decode_together(StepRunner& runner, const std::vector<std::
     step.pages = pages[i];
     step.adapter_slot = slots[i];
     step.sample = true;
-    step.rules = {.usable_vocabulary = runner.plan.bases[0].spec.vocabulary, .sampling = &greedy};
+    step.rules.usable_vocabulary = runner.plan.bases[0].spec.vocabulary;
+    step.rules.sampling = &greedy;
     return step;
   };
   const auto accept = [&](std::size_t i, const StepOutcome& outcome) {
