@@ -128,7 +128,7 @@ __device__ inline float4 four_of(const WeightView& w, std::int64_t row, std::int
 
 /// Shared memory for the values of every byte of 4-bit codes, one copy a lane (modulo kTableCopies), so that lanes that
 /// look up different bytes do not meet in a bank.
-struct ByteTable {
+struct alignas(16) ByteTable {
   std::uint32_t pair[256][kTableCopies];
 };
 
