@@ -199,6 +199,6 @@ std::string Engine::detokenize(const std::string& model, const std::vector<std::
 Counters Engine::counters() const { return impl_->opened().runtime->counters(); }
 std::string Engine::plan_table() const { return table_of(impl_->opened().plan); }
 std::string Engine::load_report() const { return impl_->opened().report; }
-std::string Engine::device_name() const { return impl_->opened().backend->description(); }
+std::string Engine::device_name() const { return impl_->opened().device; }
 
 }  // namespace duet

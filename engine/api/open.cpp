@@ -384,6 +384,8 @@ OpenedEngine open_engine(const Options& options) {
       engine.adapters.back().push_back(own.name);
     }
   }
+  engine.device = engine.backend->description();
+  if (!device.note.empty()) engine.device += "; " + device.note;
   engine.report = report_of(engine, headers, device, notes);
   return engine;
 }

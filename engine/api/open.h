@@ -33,6 +33,7 @@ struct OpenedEngine {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Runtime> runtime;  ///< After the backend: it goes first.
   std::string report;
+  std::string device;  ///< The backend's description, and why the automatic choice took no card.
 };
 
 /// Throws Error.

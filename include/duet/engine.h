@@ -269,7 +269,7 @@ class DUET_API Engine {
   Counters counters() const;
   std::string plan_table() const;   ///< The plan this engine runs on.
   std::string load_report() const;  ///< What was loaded, defaults taken, tensors unused.
-  std::string device_name() const;  ///< "host (2 threads, AVX3)", ...
+  std::string device_name() const;  ///< "host (2 threads, AVX3)"; after an automatic choice also why no card.
 
  private:
   class Impl;
