@@ -8,37 +8,18 @@
 namespace duet::cuda {
 namespace {
 
-bool is_vector(Part part) {
-  switch (part) {
-    case Part::embedding:
-    case Part::head:
-    case Part::query:
-    case Part::key:
-    case Part::value:
-    case Part::output:
-    case Part::gate:
-    case Part::up:
-    case Part::down:
-      return false;
-    default:
-      return true;
-  }
-}
-
 /// The slot's part of the table as the card will see it, and what the host keeps.
 class Binding {
  public:
   Binding(const AdapterSource& source, const ModelSpec& model, std::byte* region)
       : source_(source), model_(model), region_(region), parts_(places_of(model)) {}
 
-  void bind(AdapterSlot& slot) {
+  void bind() {
     const AdapterSpec& spec = source_.spec();
     for (const AdapterTensor& tensor : spec.tensors) {
-      if (tensor.kind == AdapterTensorKind::replacement) bind_replacement(tensor, slot);
+      if (tensor.kind == AdapterTensorKind::replacement) bind_replacement(tensor);
     }
     for (const AdapterModule& module : spec.modules) bind_module(module);
-    slot.has_lora = !spec.modules.empty();
-    slot.has_dora = spec.has_dora();
   }
 
   std::span<const AdapterPart> parts() const { return parts_; }
@@ -54,16 +35,10 @@ class Binding {
     return parts_[place_of(part, layer)];
   }
 
-  void bind_replacement(const AdapterTensor& tensor, AdapterSlot& slot) {
+  void bind_replacement(const AdapterTensor& tensor) {
     AdapterPart& part = place(tensor.part, tensor.layer);
     part.replacement = region_ + tensor.offset;
     part.replacement_storage = static_cast<std::uint8_t>(tensor.storage);
-    if (is_vector(tensor.part) || tensor.part == Part::embedding) return;
-    slot.replacements.resize(parts_.size());
-    slot.replacements[place_of(tensor.part, tensor.layer)] = {
-        .matrix = view_of(tensor.rows, tensor.columns, {.storage = tensor.storage}, region_ + tensor.offset),
-        .arrangement = Arrangement::rows,
-        .factor = 1.0F};
   }
 
   void bind_module(const AdapterModule& module) {
@@ -116,7 +91,8 @@ AdapterSlot load_adapter(const AdapterSource& source, float scale, const ModelSp
   const AdapterSpec& spec = source.spec();
   AdapterSlot slot;
   Binding binding(source, model, region);
-  binding.bind(slot);
+  binding.bind();
+  slot.has_dora = spec.has_dora();
   slot.load_scale = scale;
 
   std::vector<std::byte> bytes;

@@ -16,11 +16,8 @@ namespace duet::cuda {
 /// What the host must know of one slot to launch a step.
 struct AdapterSlot {
   bool loaded = false;
-  bool has_lora = false;
   bool has_dora = false;
   float load_scale = 1.0F;
-  /// Matrices (not the embedding) that this adapter puts in the base's place, by place; empty when there are none.
-  std::vector<DeviceMatrix> replacements;
 };
 
 /// The region of one model's state: what must outlive a step.

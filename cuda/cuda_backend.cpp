@@ -88,7 +88,6 @@ class CudaBackend final : public Backend {
   void write_row(StepRow& row, const StepSequence& sequence, std::size_t index, std::int32_t first_page) const;
   void write_pages(const StepSequence& sequence);
   void write_sampling(SampleRow& row, const StepSequence& sequence);
-  bool find_runs(int model, std::span<const StepSequence> sequences);
   void upload();
   void download(int rows);
   void read_logits(const StepSequence& sequence, const float* device, std::int64_t rows, std::int64_t vocabulary) const;
@@ -111,7 +110,6 @@ class CudaBackend final : public Backend {
 
   // Of the step being written.
   std::size_t pages_used_ = 0, history_used_ = 0, biases_used_ = 0;
-  std::vector<RowRun> runs_;
 };
 
 // ---- start ----
@@ -174,7 +172,6 @@ CudaBackend::CudaBackend(const Plan& plan) : plan_(plan), arena_(take_arena(plan
     DUET_CUDA(cudaStreamSynchronize(stream_.get()));
     models_.push_back(std::move(parts));
   }
-  runs_.reserve(static_cast<std::size_t>(plan_.limits.max_batch_sequences));
 }
 
 void CudaBackend::load_weights(int base, const WeightSource& source, const LoadProgress& progress) {
@@ -198,7 +195,7 @@ void CudaBackend::start() {
   }
   for (std::size_t model = 0; model < models_.size(); ++model)
     models_[model].graphs = StepGraphs(view_of(static_cast<int>(model)), models_[model].scratch,
-                                       plan_.limits.max_batch_sequences, stream_.get());
+                                       plan_.limits.max_batch_sequences, !models_[model].slots.empty(), stream_.get());
   const auto used = process_bytes();
   if (used && *used > plan_.budget)
     throw Error(
@@ -216,14 +213,14 @@ DecoderView CudaBackend::view_of(int model) const {
   const ModelParts& parts = models_[static_cast<std::size_t>(model)];
   return {.spec = spec,
           .base = bases_[static_cast<std::size_t>(planned_model.base)],
-          .slots = parts.slots,
           .adapters = {parts.state.table.data(), static_cast<int>(places_of(spec))},
           .inverse_frequencies = parts.state.inverse_frequencies.data(),
           .kv = parts.kv,
           .counters = parts.state.counters.data(),
           .attention_counters = parts.state.attention_counters.data(),
           .max_context_tokens = plan_.limits.max_context_tokens,
-          .max_adapter_rank = plan_.limits.max_adapter_rank};
+          .max_adapter_rank = plan_.limits.max_adapter_rank,
+          .max_batch_sequences = plan_.limits.max_batch_sequences};
 }
 
 // ---- adapters ----
@@ -300,23 +297,6 @@ void CudaBackend::write_sampling(SampleRow& row, const StepSequence& sequence) {
   for (const LogitBias& bias : sampling.logit_bias) input_.biases[biases_used_++] = {bias.id, bias.bias};
 }
 
-/// Sets runs_; true when a matrix is replaced, so that no graph fits.
-bool CudaBackend::find_runs(int model, std::span<const StepSequence> sequences) {
-  runs_.clear();
-  bool replaced = false;
-  for (const StepSequence& sequence : sequences) {
-    int slot = sequence.adapter_slot;
-    if (slot >= 0 && slot_at(model, slot).replacements.empty()) slot = -1;
-    replaced = replaced || slot >= 0;
-    const auto count = static_cast<int>(sequence.tokens.size());
-    if (!runs_.empty() && runs_.back().slot == slot)
-      runs_.back().count += count;
-    else
-      runs_.push_back({runs_.empty() ? 0 : runs_.back().first + runs_.back().count, count, slot});
-  }
-  return replaced;
-}
-
 void CudaBackend::upload() {
   const StepInput& device = models_.front().scratch.input;  // The same place for every model.
   const auto* const begin = reinterpret_cast<const std::byte*>(input_.rows.data());
@@ -380,7 +360,6 @@ StepOutcome CudaBackend::prefill(int model, const StepSequence& sequence) {
   check_prefill(plan_, model, sequence);
   check_adapter(model, sequence);
   const auto rows = static_cast<int>(sequence.tokens.size());
-  find_runs(model, {&sequence, 1});
   pages_used_ = history_used_ = biases_used_ = 0;
   for (std::size_t i = 0; i < sequence.tokens.size(); ++i) write_row(input_.rows[i], sequence, i, 0);
   write_pages(sequence);
@@ -389,11 +368,8 @@ StepOutcome CudaBackend::prefill(int model, const StepSequence& sequence) {
 
   const DecoderView decoder = view_of(model);
   const StepScratch& scratch = models_[static_cast<std::size_t>(model)].scratch;
-  const StepShape shape{.rows = rows,
-                        .lora = sequence.adapter_slot >= 0,
-                        .prefill = true,
-                        .first_position = sequence.first_position,
-                        .runs = runs_};
+  const StepShape shape{
+      .rows = rows, .lora = sequence.adapter_slot >= 0, .prefill = true, .first_position = sequence.first_position};
   launch_layers(decoder, scratch, shape, stream_.get());
   if (sequence.logits != nullptr) {
     const std::int64_t vocabulary = decoder.spec.vocabulary;
@@ -417,16 +393,15 @@ void CudaBackend::decode(int model, std::span<const StepSequence> sequences, std
   if (sequences.empty()) return;
   check_decode(plan_, model, sequences, outcomes);
   bool lora = false;
-  bool logits = false;
+  bool logits = false;  // Then there is no graph: they are copied out on the way.
   for (const StepSequence& sequence : sequences) {
     check_adapter(model, sequence);
     lora = lora || sequence.adapter_slot >= 0;
     logits = logits || sequence.logits != nullptr;
   }
   const ModelParts& parts = models_[static_cast<std::size_t>(model)];
-  const bool eager = find_runs(model, sequences) || logits;
   const auto count = static_cast<int>(sequences.size());
-  const int rows = eager ? count : parts.graphs.rows_for(count);
+  const int rows = logits ? count : parts.graphs.rows_for(count);
 
   pages_used_ = history_used_ = biases_used_ = 0;
   for (int i = 0; i < rows; ++i) {
@@ -441,9 +416,9 @@ void CudaBackend::decode(int model, std::span<const StepSequence> sequences, std
   }
   upload();
 
-  if (eager) {
+  if (logits) {
     const DecoderView decoder = view_of(model);
-    const StepShape shape{.rows = rows, .lora = lora, .prefill = false, .first_position = 0, .runs = runs_};
+    const StepShape shape{.rows = rows, .lora = lora, .prefill = false, .first_position = 0};
     launch_layers(decoder, parts.scratch, shape, stream_.get());
     launch_head(decoder, parts.scratch, shape, 0, rows, stream_.get());
     launch_sampling(decoder, parts.scratch, rows, stream_.get());

@@ -30,57 +30,53 @@ class Step {
   }
 
   void head(int first_row, int count) {
-    normalise(Part::final_norm, -1, spec_.layers - 1, first_row, count);
+    normalise(Part::final_norm, -1, spec_.layers - 1, spec_.layers, first_row, count);
     const Output logits{Part::head, Part::head, scratch_.logits.data(), spec_.vocabulary};
-    // Runs are cut to the rows whose logits are wanted.
-    for (const RowRun& run : shape_.runs) {
-      const int begin = std::max(run.first, first_row);
-      const int end = std::min(run.first + run.count, first_row + count);
-      if (begin < end) project_run({&logits, 1}, -1, spec_.hidden, false, {begin, end - begin, run.slot}, first_row);
-    }
+    project({&logits, 1}, -1, spec_.hidden, false, first_row, count);
   }
 
  private:
   const StepRow* rows() const { return scratch_.input.rows.data(); }
   AdapterTable adapters() const { return shape_.lora ? decoder_.adapters : AdapterTable{}; }
   static int place(Part part, int layer) { return static_cast<int>(place_of(part, layer)); }
-  Marks marks(int layer) const { return {scratch_.output.bad_layer.data(), layer}; }
+  Marks marks(int layer) const { return {scratch_.output.bad_layer.data(), layer, layer}; }
 
-  /// RMSNorm of residual rows to prepared rows 0 ... count - 1. A row that is not finite is marked with `last_writer`.
-  void normalise(Part norm, int layer, int last_writer, int first_row, int count) {
+  /// RMSNorm of residual rows to prepared rows 0 ... count - 1. A row that is not finite is marked with `last_writer`,
+  /// one that the norm itself spoils with `own_layer`.
+  void normalise(Part norm, int layer, int last_writer, int own_layer, int first_row, int count) {
     cuda::normalise(scratch_.residual.data() + std::int64_t{first_row} * spec_.hidden,
                     decoder_.base.vector(norm, layer), spec_.norm_epsilon, false, rows() + first_row, count,
                     spec_.hidden, adapters(), place(norm, layer), scratch_.prepared_rows(),
-                    {scratch_.output.bad_layer.data() + first_row, last_writer}, stream_);
+                    {scratch_.output.bad_layer.data() + first_row, last_writer, own_layer}, stream_);
   }
 
   void attention_block(int layer) {
-    normalise(Part::input_norm, layer, layer - 1, 0, shape_.rows);  // Layer -1 is kLayerEmbedding.
+    normalise(Part::input_norm, layer, layer - 1, layer, 0, shape_.rows);  // Layer -1 is kLayerEmbedding.
     const std::array<Output, 3> inputs{{
         {Part::query, Part::query_bias, scratch_.query.data(), spec_.query_width()},
         {Part::key, Part::key_bias, scratch_.key.data(), spec_.kv_width()},
         {Part::value, Part::value_bias, scratch_.value.data(), spec_.kv_width()},
     }};
-    project(inputs, layer, spec_.hidden, false);
+    project(inputs, layer, spec_.hidden, false, 0, shape_.rows);
     append_to_pages(layer);
     attend(layer);
     prepare(scratch_.attended.data(), shape_.rows, spec_.query_width(), scratch_.prepared_rows(), marks(layer),
             stream_);
     const Output output{Part::output, Part::output_bias, scratch_.residual.data(), spec_.hidden};
-    project({&output, 1}, layer, spec_.query_width(), true);
+    project({&output, 1}, layer, spec_.query_width(), true, 0, shape_.rows);
   }
 
   void mlp_block(int layer) {
-    normalise(Part::post_attention_norm, layer, layer, 0, shape_.rows);
+    normalise(Part::post_attention_norm, layer, layer, layer, 0, shape_.rows);
     const std::array<Output, 2> inputs{{
         {Part::gate, Part::gate_bias, scratch_.gate.data(), spec_.mlp},
         {Part::up, Part::up_bias, scratch_.up.data(), spec_.mlp},
     }};
-    project(inputs, layer, spec_.hidden, false);
+    project(inputs, layer, spec_.hidden, false, 0, shape_.rows);
     swiglu(scratch_.gate.data(), scratch_.up.data(), shape_.rows, spec_.mlp, scratch_.prepared_rows(), marks(layer),
            stream_);
     const Output down{Part::down, Part::down_bias, scratch_.residual.data(), spec_.hidden};
-    project({&down, 1}, layer, spec_.mlp, true);
+    project({&down, 1}, layer, spec_.mlp, true, 0, shape_.rows);
   }
 
   void append_to_pages(int layer) {
@@ -122,6 +118,7 @@ class Step {
     attention.window_tokens = slides ? spec_.sliding_window_tokens : 0;
     attention.scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_size));
     attention.max_context_tokens = decoder_.max_context_tokens;
+    attention.scratch_rows = decoder_.max_batch_sequences;
     attention.partial = scratch_.attention_partial.data();
     attention.counters = decoder_.attention_counters;
     if (shape_.prefill)
@@ -130,49 +127,33 @@ class Step {
       attend_decode(attention, stream_);
   }
 
-  /// All outputs of one input, which stands in the prepared rows.
-  void project(std::span<const Output> outputs, int layer, std::int64_t columns, bool add) {
-    for (const RowRun& run : shape_.runs) project_run(outputs, layer, columns, add, run, 0);
-  }
-
-  /// Rows of `run`; prepared row i and row i of every y belong to row `origin` + i of the step.
-  void project_run(std::span<const Output> outputs, int layer, std::int64_t columns, bool add, const RowRun& run,
-                   int origin) {
-    const std::int64_t offset = run.first - origin;
+  /// All outputs of one input: prepared row i and row i of every y belong to row `first_row` + i of the step.
+  void project(std::span<const Output> outputs, int layer, std::int64_t columns, bool add, int first_row, int count) {
     Projection projection;
     projection.part_count = static_cast<int>(outputs.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const Output& output = outputs[i];
       ProjectionPart& part = projection.parts[i];
-      part.weight = matrix_of(run, output.part, layer);
+      part.weight = decoder_.base.at(output.part, layer);
       part.place = place(output.part, layer);
       if (output.bias != output.part) {
         part.bias = decoder_.base.vector(output.bias, layer);
         part.bias_place = place(output.bias, layer);
       }
-      part.y = output.y + offset * output.width;
+      part.y = output.y;
     }
-    projection.x = {scratch_.prepared.data() + offset * prepared_stride(columns), scratch_.factors.data() + offset};
-    projection.row_count = run.count;
+    projection.x = scratch_.prepared_rows();
+    projection.row_count = count;
     projection.columns = columns;
-    projection.rows = rows() + run.first;
+    projection.rows = rows() + first_row;
     projection.adapters = adapters();
-    projection.lora = scratch_.lora.data() + offset * kMostProjectionParts * decoder_.max_adapter_rank;
+    projection.lora = scratch_.lora.data();
     projection.max_rank = decoder_.max_adapter_rank;
     projection.add = add;
     projection.partial_sums = scratch_.partial_sums.data();
     projection.counters = decoder_.counters;
     if (shape_.lora && decoder_.max_adapter_rank > 0) lora_shrink(projection, stream_);
     cuda::project(projection, stream_);
-  }
-
-  const DeviceMatrix& matrix_of(const RowRun& run, Part part, int layer) const {
-    if (run.slot >= 0) {
-      const AdapterSlot& slot = decoder_.slots[static_cast<std::size_t>(run.slot)];
-      const DeviceMatrix& replacement = slot.replacements[place_of(part, layer)];
-      if (replacement) return replacement;
-    }
-    return decoder_.base.at(part, layer);
   }
 
   const DecoderView& decoder_;

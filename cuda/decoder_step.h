@@ -2,8 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <span>
-
 #include "cuda/adapters.h"
 #include "cuda/launch.h"
 #include "cuda/scratch.h"
@@ -16,7 +14,6 @@ namespace duet::cuda {
 struct DecoderView {
   const ModelSpec& spec;
   const BaseWeights& base;
-  std::span<const AdapterSlot> slots;
   AdapterTable adapters;
   const float* inverse_frequencies = nullptr;  ///< Device, [head_size / 2].
   KvPool kv;
@@ -24,13 +21,7 @@ struct DecoderView {
   std::uint32_t* attention_counters = nullptr;  ///< Likewise.
   std::int64_t max_context_tokens = 0;
   int max_adapter_rank = 0;
-};
-
-/// Neighbouring rows that read the same matrices: all rows of a step, unless an adapter replaces whole matrices.
-struct RowRun {
-  int first = 0;
-  int count = 0;
-  int slot = -1;  ///< Whose replacements count; -1: the base's own matrices.
+  int max_batch_sequences = 0;
 };
 
 struct StepShape {
@@ -38,7 +29,6 @@ struct StepShape {
   bool lora = false;     ///< Some row has an adapter.
   bool prefill = false;  ///< Rows are neighbours of one sequence, from `first_position` on; else each its own.
   std::int64_t first_position = 0;
-  std::span<const RowRun> runs;  ///< Covers the rows in order.
 };
 
 /// Residual stream of all rows through all layers; keys and values appended to their pages.

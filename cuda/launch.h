@@ -49,8 +49,8 @@ Work work_of_quantise(std::int64_t rows, std::int64_t columns, Storage source_ty
 
 /// Writes rows [first_row, first_row + source.rows) of `target` (in tiles, pointers to its whole region) from `source`,
 /// a matrix of those rows alone, arranged in rows. first_row and source.rows are multiples of 16; codes and scales (or
-/// scale codes) move where they are given, nested_scales and map do not. bf16 and f32 sources into f16 tiles are divided
-/// by target.factor.
+/// scale codes) move where they are given, nested_scales and map do not. bf16 and f32 sources into f16 tiles are
+/// divided by target.factor.
 void tile(const Matrix& source, const DeviceMatrix& target, std::int64_t first_row, Stream stream);
 
 /// *largest = max(*largest, largest magnitude of `source` [count]), NaN and infinity included as infinity. `largest` is
@@ -60,8 +60,9 @@ void largest_magnitude(const void* source, Storage type, std::int64_t count, flo
 // ---- prepare.cu: activations as the matrix kernels read them ----
 
 /// Rows of x in f16 times a power of two of their own: value = x * factors[row]. The power is chosen so that the row's
-/// largest magnitude lies in [2^14, 2^15): nothing overflows, and what underflows is below what float32 sums would
-/// keep.
+/// largest magnitude lies in [2^14, 2^15]: nothing overflows, and what underflows is below what float32 sums would
+/// keep. Rows below 2^-112 lie lower (factors are normal numbers). A row of zeros has factor 1, and so has a row that
+/// is not finite: it is marked and written as zeros.
 struct PreparedRows {
   std::uint16_t* x = nullptr;  ///< [rows, columns] f16, rows 16-byte aligned: the stride is `columns` rounded up to 8
                                ///< (prepared_stride), the filling is zero.
@@ -72,10 +73,12 @@ constexpr std::int64_t prepared_stride(std::int64_t columns) { return (columns +
 struct Marks {
   std::int32_t* bad_layer = nullptr;  ///< [rows]
   std::int32_t layer = 0;             ///< Lowered to this where a row's input is not finite.
+  std::int32_t own_layer = 0;         ///< normalise: lowered to this where gamma alone makes the row not finite.
 };
 
 /// residual[row] = embedding of its token, adapters' LoRA, DoRA and replacement applied; float32 [rows, hidden]. Also
-/// sets bad_layer[row] to kNoBadLayer. `embedding` may lie in pinned host memory (arrangement rows or tiles alike).
+/// sets bad_layer[row] to kNoBadLayer. Rows that are not active become zeros. `embedding` may lie in pinned host memory
+/// (arrangement rows or tiles alike).
 void embed(const DeviceMatrix& embedding, const StepRow* rows, int row_count, const AdapterTable& adapters, int place,
            float* residual, std::int32_t* bad_layer, Stream stream);
 
@@ -177,6 +180,7 @@ struct Attention {
   int window_tokens = 0;                ///< 0: none; else a row at position p sees (p - window, p].
   float scale = 0;                      ///< 1 / sqrt(head_size)
   std::int64_t max_context_tokens = 0;  ///< Grid of the decode kernel: no position is at or beyond it.
+  int scratch_rows = 0;                 ///< Rows that `partial` and `counters` are for.
   float* partial = nullptr;             ///< attend_scratch_floats(...) floats.
   std::uint32_t* counters = nullptr;    ///< attend_scratch_counters(...), zero before and after every launch.
 };

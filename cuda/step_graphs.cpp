@@ -14,8 +14,7 @@ constexpr std::size_t kBytesOfNode = 2300;
 
 GraphExecHandle capture(const DecoderView& decoder, const StepScratch& scratch, int rows, bool lora,
                         cudaStream_t stream) {
-  const RowRun all{0, rows, -1};
-  const StepShape shape{.rows = rows, .lora = lora, .prefill = false, .first_position = 0, .runs = {&all, 1}};
+  const StepShape shape{.rows = rows, .lora = lora, .prefill = false, .first_position = 0};
   DUET_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t raw = nullptr;
   try {
@@ -46,12 +45,12 @@ std::vector<int> graph_sizes(int max_batch_sequences) {
 }
 
 StepGraphs::StepGraphs(const DecoderView& decoder, const StepScratch& scratch, int max_batch_sequences,
-                       cudaStream_t stream) {
+                       bool has_adapter_slots, cudaStream_t stream) {
   for (const int rows : graph_sizes(max_batch_sequences)) {
     Entry entry;
     entry.rows = rows;
     entry.plain = capture(decoder, scratch, rows, false, stream);
-    if (!decoder.slots.empty()) entry.with_adapters = capture(decoder, scratch, rows, true, stream);
+    if (has_adapter_slots) entry.with_adapters = capture(decoder, scratch, rows, true, stream);
     entries_.push_back(std::move(entry));
   }
   DUET_CUDA(cudaStreamSynchronize(stream));

@@ -17,8 +17,9 @@ std::vector<int> graph_sizes(int max_batch_sequences);
 class StepGraphs {
  public:
   StepGraphs() = default;
-  /// Captures layers, head and sampling of every size, without and (when the model has adapter slots) with adapters.
-  StepGraphs(const DecoderView& decoder, const StepScratch& scratch, int max_batch_sequences, cudaStream_t stream);
+  /// Captures layers, head and sampling of every size, without and, when the model has adapter slots, with adapters.
+  StepGraphs(const DecoderView& decoder, const StepScratch& scratch, int max_batch_sequences, bool has_adapter_slots,
+             cudaStream_t stream);
 
   /// The rows that the graph for `sequences` computes: at least as many.
   int rows_for(int sequences) const;

@@ -163,6 +163,8 @@ void tile_scales(const Matrix& source, const Matrix& target, std::int64_t first_
 
 WeightView view_of(const DeviceMatrix& matrix) {
   const Matrix& m = matrix.matrix;
+  if (matrix.arrangement == Arrangement::tiles && arrangement_of(m.rows, m.columns, m.spec) != Arrangement::tiles)
+    refuse("A weight of the card is said to lie in tiles, which its shape and blocks do not fill");
   WeightView view{};
   view.data = reinterpret_cast<const std::uint8_t*>(m.data);
   view.scales = {m.scales, m.scale_codes, m.nested_scales, m.nested_map, m.nested_offset};

@@ -49,4 +49,26 @@ class PoisonedBuffer {
   cuda::DeviceMemory memory_;
 };
 
+/// A poisoned buffer that holds `values`.
+template <class T>
+PoisonedBuffer on_card(const std::vector<T>& values) {
+  PoisonedBuffer buffer(values.size() * sizeof(T));
+  buffer.upload(values.data());
+  return buffer;
+}
+
+template <class T>
+T* as(const PoisonedBuffer& buffer) {
+  return reinterpret_cast<T*>(buffer.data());
+}
+
+/// What lies in `buffer`, after everything on the card has ended.
+template <class T>
+std::vector<T> from_card(const PoisonedBuffer& buffer) {
+  DUET_CUDA(cudaDeviceSynchronize());
+  std::vector<T> values(buffer.size() / sizeof(T));
+  buffer.download(values.data());
+  return values;
+}
+
 }  // namespace duet::test
