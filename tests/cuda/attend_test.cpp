@@ -63,17 +63,17 @@ Problem decode_problem(const cuda::KvPool& shape, int sharing, int window, const
 enum class Kernel { decode, prefill };
 
 std::vector<float> attend(Problem& problem, [[maybe_unused]] Kernel kernel) {
-  const PoisonedBuffer pool = to_card(problem.pages.bytes);
-  const PoisonedBuffer pages = to_card(problem.pages.pages);
-  const PoisonedBuffer rows = to_card(problem.rows);
-  const PoisonedBuffer query = to_card(problem.query);
+  const PoisonedBuffer pool = on_card(problem.pages.bytes);
+  const PoisonedBuffer pages = on_card(problem.pages.pages);
+  const PoisonedBuffer rows = on_card(problem.rows);
+  const PoisonedBuffer query = on_card(problem.query);
   const PoisonedBuffer out(problem.query.size() * sizeof(float));
   const auto row_count = static_cast<int>(problem.rows.size());
   const cuda::KvPool& kv = problem.pages.kv;
   const PoisonedBuffer partial(
       sizeof(float) * cuda::attend_scratch_floats(row_count, problem.query_heads, kv.head_size, problem.max_context));
   const std::vector<std::uint32_t> zeros(cuda::attend_scratch_counters(row_count, kv.kv_heads), 0);
-  const PoisonedBuffer counters = to_card(zeros);
+  const PoisonedBuffer counters = on_card(zeros);
 
   cuda::Attention a;
   a.query = reinterpret_cast<const float*>(query.data());

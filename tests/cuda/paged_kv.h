@@ -132,18 +132,4 @@ class PagedKv {
   std::size_t float_page_bytes_ = 0;
 };
 
-template <class T>
-PoisonedBuffer to_card(const std::vector<T>& values) {
-  PoisonedBuffer buffer(values.size() * sizeof(T));
-  buffer.upload(values.data());
-  return buffer;
-}
-
-template <class T>
-std::vector<T> from_card(const PoisonedBuffer& buffer) {
-  std::vector<T> values(buffer.size() / sizeof(T));
-  buffer.download(values.data());
-  return values;
-}
-
 }  // namespace duet::test

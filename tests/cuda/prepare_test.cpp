@@ -51,7 +51,7 @@ Prepared run(std::int64_t rows, std::int64_t columns,
   const PoisonedBuffer x(count * static_cast<std::size_t>(cuda::prepared_stride(columns)) * 2);
   const PoisonedBuffer factors(count * sizeof(float));
   const PoisonedBuffer marks = on_card(std::vector<std::int32_t>(count, cuda::kNoBadLayer));
-  launch({as<std::uint16_t>(x), as<float>(factors)}, {as<std::int32_t>(marks), kLayer});
+  launch({as<std::uint16_t>(x), as<float>(factors)}, {as<std::int32_t>(marks), kLayer, kLayer});
   Prepared result{from_card<std::uint16_t>(x), from_card<float>(factors), from_card<std::int32_t>(marks), rows,
                   columns};
   EXPECT_TRUE(x.guards_intact() && factors.guards_intact() && marks.guards_intact());
@@ -197,7 +197,7 @@ TEST(CudaPrepare, AMarkOnlyEverFallsAndAProductBeyondFloatIsMarked) {
   const PoisonedBuffer x(3 * 8 * 2);
   const PoisonedBuffer factors(3 * 4);
   cuda::swiglu(as<float>(gate), as<float>(up), 3, 1, {as<std::uint16_t>(x), as<float>(factors)},
-               {as<std::int32_t>(marks), kLayer}, nullptr);
+               {as<std::int32_t>(marks), kLayer, kLayer}, nullptr);
   EXPECT_EQ(from_card<std::int32_t>(marks), (std::vector<std::int32_t>{2, kLayer, cuda::kNoBadLayer}));
 }
 

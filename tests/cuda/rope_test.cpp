@@ -60,21 +60,21 @@ struct Step {
 
   /// Runs on the card; the results replace query, card_bytes and bad_layer.
   void run() {
-    const PoisonedBuffer card_query = to_card(query);
-    const PoisonedBuffer card_key = to_card(key);
-    const PoisonedBuffer card_value = to_card(value);
-    const PoisonedBuffer card_rows = to_card(rows);
-    const PoisonedBuffer card_frequencies = to_card(frequencies);
-    const PoisonedBuffer card_query_norm = to_card(query_norm);
-    const PoisonedBuffer card_key_norm = to_card(key_norm);
-    const PoisonedBuffer card_replacement = to_card(replacement);
-    const PoisonedBuffer card_pages = to_card(pages.pages);
-    const PoisonedBuffer card_pool = to_card(pages.bytes);
+    const PoisonedBuffer card_query = on_card(query);
+    const PoisonedBuffer card_key = on_card(key);
+    const PoisonedBuffer card_value = on_card(value);
+    const PoisonedBuffer card_rows = on_card(rows);
+    const PoisonedBuffer card_frequencies = on_card(frequencies);
+    const PoisonedBuffer card_query_norm = on_card(query_norm);
+    const PoisonedBuffer card_key_norm = on_card(key_norm);
+    const PoisonedBuffer card_replacement = on_card(replacement);
+    const PoisonedBuffer card_pages = on_card(pages.pages);
+    const PoisonedBuffer card_pool = on_card(pages.bytes);
     bad_layer.assign(rows.size(), cuda::kNoBadLayer);
-    const PoisonedBuffer card_bad = to_card(bad_layer);
+    const PoisonedBuffer card_bad = on_card(bad_layer);
     std::vector<cuda::AdapterPart> parts(4);  // 2 slots of 2 places: slot 1 replaces the norm at place 1 (the keys')
     parts[3].replacement = card_replacement.data();
-    const PoisonedBuffer card_parts = to_card(parts);
+    const PoisonedBuffer card_parts = on_card(parts);
 
     cuda::RopeAppend a;
     a.query = reinterpret_cast<float*>(card_query.data());
