@@ -103,7 +103,7 @@ TestRows random_rows(int count, std::int64_t columns, std::mt19937& random) {
   std::vector<std::uint16_t> x(static_cast<std::size_t>(count * stride), 0);
   std::vector<float> factors;
   for (int r = 0; r < count; ++r) {
-    std::vector<float> values = random_vector(columns, 0.0F, 3000.0F, random);
+    std::vector<float> values = random_vector(columns, 0.0F, 2000.0F, random);
     const float factor = std::ldexp(1.0F, -14 + static_cast<int>(random() % 5));
     for (std::int64_t c = 0; c < columns; ++c) {
       float& value = values[static_cast<std::size_t>(c)];
