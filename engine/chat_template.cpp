@@ -90,7 +90,10 @@ std::string ChatTemplate::render_text(std::span<const ChatMessage> messages, boo
 
 std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                                       std::span<const ChatMessage> messages, bool add_generation_prompt) {
-  const std::vector<ChatPiece> pieces = chat_template.render(messages, add_generation_prompt);
+  return encode_chat(tokenizer, chat_template.render(messages, add_generation_prompt));
+}
+
+std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, std::span<const ChatPiece> pieces) {
   std::vector<TextPart> parts;
   parts.reserve(pieces.size());
   for (const ChatPiece& piece : pieces) parts.push_back({piece.text, piece.is_template});

@@ -63,6 +63,9 @@ class ChatTemplate {
 std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                                       std::span<const ChatMessage> messages, bool add_generation_prompt);
 
+/// The same for a chat that is rendered already.
+std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, std::span<const ChatPiece> pieces);
+
 /// The families that can be asked for by name: "chatml", "qwen2", "qwen2.5", "qwen3", "llama2", "llama3", "llama3.1",
 /// "mistral", "zephyr", "gemma".
 std::span<const std::string_view> chat_family_names();

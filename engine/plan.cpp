@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <optional>
 #include <set>
 #include <utility>
@@ -23,7 +24,10 @@ std::string exact_and_human(std::uint64_t bytes) {
   return fmt::format("{} B ({})", grouped_digits(bytes), human_bytes(bytes));
 }
 
-std::int64_t ceil_divide(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0 ? 1 : 0); }
+std::int64_t ceil_divide(std::int64_t value, std::int64_t by) {
+  assert(by > 0);
+  return value / by + (value % by != 0 ? 1 : 0);
+}
 
 // ---- what a request must hold ----
 
@@ -132,10 +136,12 @@ void size_pages(const PlanRequest& request, std::int64_t kv_tokens, Plan& plan) 
   }
   constexpr auto kAlignment = static_cast<std::int64_t>(kRegionAlignment);
   page_bytes = ceil_divide(page_bytes, kAlignment) * kAlignment;
+  assert(page_bytes > 0);  // There is a model, and its token costs at least a byte.
   plan.page_bytes = static_cast<std::size_t>(page_bytes);
 
   for (std::size_t i = 0; i < request.models.size(); ++i) {
     PlannedModel& model = plan.models[i];
+    assert(model.kv_bytes_per_token > 0 && page_bytes / model.kv_bytes_per_token >= kFewestTokensPerPage);
     model.tokens_per_page = page_bytes / model.kv_bytes_per_token;
     plan.page_count =
         std::max(plan.page_count, ceil_divide(wanted_tokens(request.models[i], kv_tokens), model.tokens_per_page));

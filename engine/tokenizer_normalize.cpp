@@ -33,23 +33,24 @@ constexpr ByteTables make_byte_tables() {
 
 constexpr ByteTables kByteTables = make_byte_tables();
 
-/// A text under construction with its flags.
+/// A text under construction with its flags, made from one whose flags may be absent (null).
 struct Output {
   std::string text;
   ByteFlags flags;
-  bool tracked = false;
+  const ByteFlags* from_flags;
 
+  explicit Output(const ByteFlags* from) : from_flags(from) {}
   void add(std::string_view piece, char flag) {
     text += piece;
-    if (tracked) flags.append(piece.size(), flag);
+    if (from_flags != nullptr) flags.append(piece.size(), flag);
   }
-  void copy(const std::string& from, const ByteFlags* from_flags, std::size_t begin, std::size_t end) {
+  void copy(const std::string& from, std::size_t begin, std::size_t end) {
     text.append(from, begin, end - begin);
-    if (tracked) flags.append(*from_flags, begin, end - begin);
+    if (from_flags != nullptr) flags.append(*from_flags, begin, end - begin);
   }
   void move_to(std::string& to, ByteFlags* to_flags) {
     to = std::move(text);
-    if (tracked) *to_flags = std::move(flags);
+    if (to_flags != nullptr) *to_flags = std::move(flags);
   }
 };
 
@@ -73,15 +74,14 @@ void replace(const std::vector<ByteRange>& matches, std::string_view content, st
              ByteFlags* flags) {
   if (matches.empty()) return;
   check_growth(text.size() + matches.size() * content.size(), limit);
-  Output out;
-  out.tracked = flags != nullptr;
+  Output out(flags);
   std::size_t at = 0;
   for (const ByteRange& match : matches) {
-    out.copy(text, flags, at, match.begin);
+    out.copy(text, at, match.begin);
     out.add(content, all_of_range(flags, match.begin, match.end));
     at = match.end;
   }
-  out.copy(text, flags, at, text.size());
+  out.copy(text, at, text.size());
   out.move_to(text, flags);
 }
 
@@ -107,8 +107,7 @@ void strip(bool left, bool right, std::string& text, ByteFlags* flags) {
 
 template <typename Rewrite>
 void for_each_character(std::string& text, ByteFlags* flags, const Rewrite& rewrite) {
-  Output out;
-  out.tracked = flags != nullptr;
+  Output out(flags);
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Char c = decode_utf8(text, at);
     rewrite(c.code, std::string_view(text).substr(at, c.size), all_of_range(flags, at, at + c.size), out);

@@ -187,6 +187,7 @@ void Engine::load_adapter(const std::string& model, const AdapterOptions& adapte
 void Engine::drop_adapter(const std::string& model, const std::string& adapter) { impl_->drop_adapter(model, adapter); }
 
 std::vector<std::int32_t> Engine::tokenize(const std::string& model, std::string_view text, bool parse_special) const {
+  api::check_size(text.size());
   api::check_utf8(text, "the text");
   return api::tokenizer_of(impl_->model(model))
       .encode(text, {.add_special_tokens = false, .parse_special_tokens = parse_special});

@@ -54,12 +54,6 @@ void check_adapter(const Request& request, const ModelParts& model, const std::v
     not_found(fmt::format("adapter of model '{}'", model.name), request.adapter, adapters);
 }
 
-void check_size(std::size_t bytes) {
-  if (bytes > kMaxPromptBytes)
-    throw Error(Code::no_room, fmt::format("The prompt has {} bytes; at most {} are taken", bytes, kMaxPromptBytes),
-                "Shorten it");
-}
-
 std::vector<std::int32_t> ids_of_messages(const Request& request, const ModelParts& model) {
   constexpr std::array<std::string_view, 3> kRoles = {"system", "user", "assistant"};
   const Tokenizer& tokenizer = tokenizer_of(model);
@@ -71,14 +65,18 @@ std::vector<std::int32_t> ids_of_messages(const Request& request, const ModelPar
   for (const Message& message : request.messages) {
     if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end())
       refuse(fmt::format("A message has the role {}", quote(message.role)), "Roles are system, user and assistant");
+    check_size(bytes += message.content.size());  // Before a template multiplies it.
     check_utf8(message.content, fmt::format("the content of a {} message", message.role));
-    check_size(bytes += message.content.size());
     messages.push_back({message.role, message.content});
   }
   const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
   if (!model.system.empty() && std::none_of(messages.begin(), messages.end(), is_system))
     messages.insert(messages.begin(), {"system", model.system});
-  return encode_chat(tokenizer, *model.chat_template, messages, true);
+  const std::vector<ChatPiece> rendered = model.chat_template->render(messages, true);
+  bytes = 0;
+  for (const ChatPiece& piece : rendered) bytes += piece.text.size();
+  check_size(bytes);
+  return encode_chat(tokenizer, rendered);
 }
 
 std::vector<std::int32_t> ids_of_prompt(const Request& request, const ModelParts& model) {
@@ -118,6 +116,12 @@ std::vector<std::int32_t> ids_of(const Request& request, const ModelParts& model
 }
 
 }  // namespace
+
+void check_size(std::size_t bytes) {
+  if (bytes > kMaxPromptBytes)
+    throw Error(Code::no_room, fmt::format("The text has {} bytes; at most {} are taken", bytes, kMaxPromptBytes),
+                "Shorten it");
+}
 
 void check_utf8(std::string_view text, std::string_view what) {
   if (valid_utf8(text) != text) refuse(fmt::format("The bytes of {} are not valid UTF-8", what), "Encode it as UTF-8");

@@ -10,8 +10,11 @@
 /// A request checked whole before it is queued: names, settings and text become a TokenRequest, or an Error.
 namespace duet::api {
 
-/// Longest text of one request; longer ones are refused before they are tokenized.
+/// Longest text that is tokenized at once, a chat's as its template renders it.
 constexpr std::size_t kMaxPromptBytes = std::size_t{16} << 20;
+
+/// Throws Error(no_room) for more than kMaxPromptBytes; asked before every tokenization.
+void check_size(std::size_t bytes);
 
 /// Index into `models`. Throws Error(not_found) naming the nearest.
 int find_model(const std::vector<ModelParts>& models, const std::string& name);

@@ -117,7 +117,8 @@ struct Sampling {
 ///               token;
 ///   prompt      raw text: special tokens spelt in it are parsed, and what the tokenizer puts before a text is added;
 ///   prompt_ids  taken as they are.
-/// None of them is an empty prompt: the start token alone where the tokenizer adds one, else an error.
+/// None of them is an empty prompt: the start token alone where the tokenizer adds one, else an error. A text of more
+/// than 16 MiB, a chat's as its template renders it, is refused (no_room) before it is tokenized.
 struct Request {
   std::string model = {};
   std::string adapter = {};    ///< Empty: the model's default. "none": the base alone.

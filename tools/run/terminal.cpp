@@ -85,20 +85,21 @@ void Progress::show(std::uint64_t done, std::uint64_t total, std::uint64_t skipp
   if (!active_) return;
   const std::lock_guard lock(mutex_);
   const Clock::time_point now = Clock::now();
-  if (drawn_ && done != total && now - last_ < std::chrono::milliseconds(100)) return;
+  if (drawn_columns_ > 0 && done != total && now - last_ < std::chrono::milliseconds(100)) return;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = seconds > 0 && done > skipped ? static_cast<double>(done - skipped) / seconds : 0;
-  fmt::print(stderr, "\r\x1b[K{}", progress_text(label_, unit_, done, total, rate));
+  const std::string text = progress_text(label_, unit_, done, total, rate);
+  fmt::print(stderr, "\r{:<{}}", text, drawn_columns_);  // Blanks over what was longer: no escape sequence is needed.
   std::fflush(stderr);
   last_ = now;
-  drawn_ = true;
+  drawn_columns_ = std::max(drawn_columns_, text.size());
 }
 
 void Progress::wipe() {
   const std::lock_guard lock(mutex_);
-  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  if (drawn_columns_ > 0) fmt::print(stderr, "\r{:{}}\r", "", drawn_columns_);
   std::fflush(stderr);
-  drawn_ = false;
+  drawn_columns_ = 0;
 }
 
 void LoadBar::on_load(std::string_view, std::uint64_t bytes_done, std::uint64_t bytes_total) {

@@ -54,7 +54,7 @@ class Progress {
   Unit unit_;
   bool active_;
   std::mutex mutex_;
-  bool drawn_ = false;
+  std::size_t drawn_columns_ = 0;  // Of the bar on the screen; 0: there is none.
   Clock::time_point begin_ = Clock::now();
   Clock::time_point last_ = {};
 };
