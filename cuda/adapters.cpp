@@ -76,6 +76,8 @@ ModelState carve_state(const ModelSpec& spec, const StepLimits& limits, int adap
       carver.take_array<float>("rotary frequencies", static_cast<std::size_t>(spec.head_size / 2));
   const SplitSums sums = split_sums_of(spec, limits);
   state.counters = carver.take_array<std::uint32_t>("counters", sums.counters);
+  state.sample_counters =
+      carver.take_array<std::byte>("sample counters", sample_counter_bytes(limits.max_batch_sequences));
   state.attention_counters = carver.take_array<std::uint32_t>("attention counters", sums.attention_counters);
   return state;
 }

@@ -26,6 +26,7 @@ struct ModelState {
   std::span<float> inverse_frequencies;         ///< [head_size / 2]
   std::span<std::uint32_t> counters;            ///< Of split sums; zero before and after every launch.
   std::span<std::uint32_t> attention_counters;  ///< Likewise.
+  std::span<std::byte> sample_counters;         ///< Likewise.
 };
 ModelState carve_state(const ModelSpec& spec, const StepLimits& limits, int adapter_slots, Carver& carver);
 std::size_t state_bytes(const ModelSpec& spec, const StepLimits& limits, int adapter_slots);

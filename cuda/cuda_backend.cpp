@@ -218,6 +218,7 @@ DecoderView CudaBackend::view_of(int model) const {
           .kv = parts.kv,
           .counters = parts.state.counters.data(),
           .attention_counters = parts.state.attention_counters.data(),
+          .sample_counters = parts.state.sample_counters.data(),
           .max_context_tokens = plan_.limits.max_context_tokens,
           .max_adapter_rank = plan_.limits.max_adapter_rank,
           .max_batch_sequences = plan_.limits.max_batch_sequences};

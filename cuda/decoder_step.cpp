@@ -177,7 +177,7 @@ void launch_head(const DecoderView& decoder, const StepScratch& scratch, const S
 
 void launch_sampling(const DecoderView& decoder, const StepScratch& scratch, int rows, cudaStream_t stream) {
   sample(scratch.logits.data(), decoder.spec.vocabulary, rows, scratch.input.sample_rows.data(),
-         {scratch.input.history.data(), scratch.input.biases.data()}, scratch.sampling.data(),
+         {scratch.input.history.data(), scratch.input.biases.data()}, decoder.sample_counters, scratch.sampling.data(),
          scratch.output.sampled.data(), stream);
 }
 

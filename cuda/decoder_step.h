@@ -19,6 +19,7 @@ struct DecoderView {
   KvPool kv;
   std::uint32_t* counters = nullptr;            ///< ModelState's.
   std::uint32_t* attention_counters = nullptr;  ///< Likewise.
+  std::byte* sample_counters = nullptr;         ///< Likewise.
   std::int64_t max_context_tokens = 0;
   int max_adapter_rank = 0;
   int max_batch_sequences = 0;

@@ -201,10 +201,12 @@ struct SampleLists {
   const SampleBias* biases = nullptr;     ///< Device.
 };
 
-/// As engine/sampler.h's `sample`, row by row. logits float32 [rows, vocabulary], left as they are; `scratch`
-/// sample_scratch_bytes(...). Rows with `active` 0 are skipped. A greedy row without biases and penalty costs one pass.
+/// As engine/sampler.h's `sample`, row by row. logits float32 [rows, vocabulary], left as they are; `counters`
+/// sample_counter_bytes(...), `scratch` sample_scratch_bytes(...). Rows with `active` 0 are
+/// skipped. A greedy row without biases and penalty costs one pass.
 void sample(const float* logits, std::int64_t vocabulary, int row_count, const SampleRow* rules,
-            const SampleLists& lists, std::byte* scratch, SampledRow* out, Stream stream);
+            const SampleLists& lists, std::byte* counters, std::byte* scratch, SampledRow* out, Stream stream);
 std::size_t sample_scratch_bytes(std::int64_t vocabulary, int row_count);
+std::size_t sample_counter_bytes(int row_count);  ///< Zero before and after every launch.
 
 }  // namespace duet::cuda

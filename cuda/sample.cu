@@ -1,6 +1,7 @@
 // Logits to a token and its log-probabilities, row by row: engine/sampler.cpp on the card.
 //   logits   [rows, vocabulary] float32; ids at and beyond a row's usable_vocabulary count as -infinity
-//   scratch  a row: RowScratch; `arrivals`, `counts` and `masses` are zero before and after a launch
+//   counters a row: `arrivals`, `counts` and `masses` of RowScratch, zero before and after a launch
+//   scratch  a row: the rest of it
 //   launch   a team of blocks a row, 256 threads each, grid (blocks of a team, teams), launched cooperatively: the
 //            blocks of a row wait for each other between the steps of a selection. Work is cut into segments of 1024
 //            ids, whatever the number of blocks, and merged in the order of segments, so that no result depends on the
@@ -61,16 +62,16 @@ __host__ __device__ std::int64_t segments_of(std::int64_t vocabulary) { return (
 
 __host__ __device__ std::size_t row_bytes(std::int64_t vocabulary) {
   const std::size_t segment = sizeof(SegmentFacts) + kMostBest * sizeof(std::uint64_t) + kSegment * sizeof(float);
-  return kCountedBytes + (static_cast<std::size_t>(segments_of(vocabulary)) * segment + 255) / 256 * 256;
+  return (static_cast<std::size_t>(segments_of(vocabulary)) * segment + 255) / 256 * 256;
 }
 
-__device__ RowScratch scratch_of(std::byte* row, std::int64_t vocabulary) {
+__device__ RowScratch scratch_of(std::byte* counters, std::byte* row, std::int64_t vocabulary) {
   const std::int64_t segments = segments_of(vocabulary);
   RowScratch scratch{};
-  scratch.masses = reinterpret_cast<std::uint64_t*>(row);
+  scratch.masses = reinterpret_cast<std::uint64_t*>(counters);
   scratch.counts = reinterpret_cast<std::uint32_t*>(scratch.masses + kDigits * kBins);
   scratch.arrivals = scratch.counts + 2 * kDigits * kBins;
-  scratch.scores = reinterpret_cast<float*>(row + kCountedBytes);
+  scratch.scores = reinterpret_cast<float*>(row);
   scratch.lists = reinterpret_cast<std::uint64_t*>(scratch.scores + segments * kSegment);
   scratch.segments = reinterpret_cast<SegmentFacts*>(scratch.lists + segments * kMostBest);
   return scratch;
@@ -105,11 +106,11 @@ __device__ inline float infinity() { return __uint_as_float(0x7F800000U); }
 class Row {
  public:
   __device__ Row(const float* logits, std::int64_t vocabulary, const SampleRow& rule, const SampleLists& lists,
-                 std::byte* scratch, Shared& shared)
+                 std::byte* counters, std::byte* scratch, Shared& shared)
       : logits_(logits),
         rule_(rule),
         lists_(lists),
-        scratch_(scratch_of(scratch, vocabulary)),
+        scratch_(scratch_of(counters, scratch, vocabulary)),
         shared_(shared),
         usable_(max(0, static_cast<std::int32_t>(min(std::int64_t{rule.usable_vocabulary}, vocabulary)))),
         segments_(static_cast<std::int32_t>(segments_of(vocabulary))),
@@ -671,11 +672,12 @@ class Row {
 
 __global__ void __launch_bounds__(kThreads)
     sample_kernel(const float* logits, std::int64_t vocabulary, int row_count, const SampleRow* rules,
-                  SampleLists lists, std::byte* scratch, SampledRow* out) {
+                  SampleLists lists, std::byte* counters, std::byte* scratch, SampledRow* out) {
   __shared__ Shared shared;
   for (int row = static_cast<int>(blockIdx.y); row < row_count; row += static_cast<int>(gridDim.y)) {
     if (rules[row].active == 0) continue;
     Row(logits + row * vocabulary, vocabulary, rules[row], lists,
+        counters + static_cast<std::size_t>(row) * kCountedBytes,
         scratch + static_cast<std::size_t>(row) * row_bytes(vocabulary), shared)
         .run(out + row);
     __syncthreads();
@@ -688,8 +690,10 @@ std::size_t sample_scratch_bytes(std::int64_t vocabulary, int row_count) {
   return static_cast<std::size_t>(row_count) * row_bytes(vocabulary);
 }
 
+std::size_t sample_counter_bytes(int row_count) { return static_cast<std::size_t>(row_count) * kCountedBytes; }
+
 void sample(const float* logits, std::int64_t vocabulary, int row_count, const SampleRow* rules,
-            const SampleLists& lists, std::byte* scratch, SampledRow* out, Stream stream) {
+            const SampleLists& lists, std::byte* counters, std::byte* scratch, SampledRow* out, Stream stream) {
   constexpr std::int64_t kMostIds = std::int64_t{1} << 21;  // Masses of so many still fit 64 bits.
   if (row_count < 0 || vocabulary < 1 || vocabulary > kMostIds)
     throw Error(Code::unsupported, "The card's sample got a vocabulary it has no launch for",
@@ -715,7 +719,8 @@ void sample(const float* logits, std::int64_t vocabulary, int row_count, const S
   config.stream = stream;
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  DUET_CUDA(cudaLaunchKernelEx(&config, sample_kernel, logits, vocabulary, row_count, rules, lists, scratch, out));
+  DUET_CUDA(
+      cudaLaunchKernelEx(&config, sample_kernel, logits, vocabulary, row_count, rules, lists, counters, scratch, out));
 }
 
 }  // namespace duet::cuda
