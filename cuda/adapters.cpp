@@ -89,7 +89,7 @@ std::size_t state_bytes(const ModelSpec& spec, const StepLimits& limits, int ada
 }
 
 AdapterSlot load_adapter(const AdapterSource& source, float scale, const ModelSpec& model, const BaseWeights& base,
-                         std::byte* region, std::span<AdapterPart> slot_table, cudaStream_t stream) {
+                         std::byte* region, std::span<AdapterPart> slot_table, Stream stream) {
   const AdapterSpec& spec = source.spec();
   AdapterSlot slot;
   Binding binding(source, model, region);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <span>
 #include <string_view>
 #include <vector>
@@ -34,6 +32,6 @@ std::size_t state_bytes(const ModelSpec& spec, const StepLimits& limits, int ada
 /// Fills slot `slot`: tensors to `region`, DoRA's row scales computed on the card, the slot's part of the table last.
 /// Throws Error(bad_file) when a part or layer is none of the model's. Uses temporary host memory; waits for the card.
 AdapterSlot load_adapter(const AdapterSource& source, float scale, const ModelSpec& model, const BaseWeights& base,
-                         std::byte* region, std::span<AdapterPart> slot_table, cudaStream_t stream);
+                         std::byte* region, std::span<AdapterPart> slot_table, Stream stream);
 
 }  // namespace duet::cuda

@@ -17,7 +17,7 @@ struct Output {
 
 class Step {
  public:
-  Step(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape, cudaStream_t stream)
+  Step(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape, Stream stream)
       : decoder_(decoder), spec_(decoder.spec), scratch_(scratch), shape_(shape), stream_(stream) {}
 
   void layers() {
@@ -160,22 +160,21 @@ class Step {
   const ModelSpec& spec_;
   const StepScratch& scratch_;
   const StepShape& shape_;
-  cudaStream_t stream_;
+  Stream stream_;
 };
 
 }  // namespace
 
-void launch_layers(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape,
-                   cudaStream_t stream) {
+void launch_layers(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape, Stream stream) {
   Step(decoder, scratch, shape, stream).layers();
 }
 
 void launch_head(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape, int first_row,
-                 int rows, cudaStream_t stream) {
+                 int rows, Stream stream) {
   Step(decoder, scratch, shape, stream).head(first_row, rows);
 }
 
-void launch_sampling(const DecoderView& decoder, const StepScratch& scratch, int rows, cudaStream_t stream) {
+void launch_sampling(const DecoderView& decoder, const StepScratch& scratch, int rows, Stream stream) {
   sample(scratch.logits.data(), decoder.spec.vocabulary, rows, scratch.input.sample_rows.data(),
          {scratch.input.history.data(), scratch.input.biases.data()}, decoder.sample_counters, scratch.sampling.data(),
          scratch.output.sampled.data(), stream);

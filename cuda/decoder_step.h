@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "cuda/adapters.h"
 #include "cuda/launch.h"
 #include "cuda/scratch.h"
@@ -33,14 +31,14 @@ struct StepShape {
 };
 
 /// Residual stream of all rows through all layers; keys and values appended to their pages.
-void launch_layers(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape, cudaStream_t stream);
+void launch_layers(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape, Stream stream);
 
 /// Final norm and head of rows [first_row, first_row + rows), rows at most max_batch_sequences; logits to
 /// scratch.logits [rows, vocabulary].
 void launch_head(const DecoderView& decoder, const StepScratch& scratch, const StepShape& shape, int first_row,
-                 int rows, cudaStream_t stream);
+                 int rows, Stream stream);
 
 /// Tokens of the first `rows` rows of scratch.logits by scratch.input.sample_rows.
-void launch_sampling(const DecoderView& decoder, const StepScratch& scratch, int rows, cudaStream_t stream);
+void launch_sampling(const DecoderView& decoder, const StepScratch& scratch, int rows, Stream stream);
 
 }  // namespace duet::cuda

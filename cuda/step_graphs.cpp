@@ -12,8 +12,7 @@ constexpr std::size_t kNodesOfLayer = 14;
 constexpr std::size_t kNodesBesideLayers = 6;
 constexpr std::size_t kBytesOfNode = 2300;
 
-GraphExecHandle capture(const DecoderView& decoder, const StepScratch& scratch, int rows, bool lora,
-                        cudaStream_t stream) {
+GraphExecHandle capture(const DecoderView& decoder, const StepScratch& scratch, int rows, bool lora, Stream stream) {
   const StepShape shape{.rows = rows, .lora = lora, .prefill = false, .first_position = 0};
   DUET_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t raw = nullptr;
@@ -45,7 +44,7 @@ std::vector<int> graph_sizes(int max_batch_sequences) {
 }
 
 StepGraphs::StepGraphs(const DecoderView& decoder, const StepScratch& scratch, int max_batch_sequences,
-                       bool has_adapter_slots, cudaStream_t stream) {
+                       bool has_adapter_slots, Stream stream) {
   for (const int rows : graph_sizes(max_batch_sequences)) {
     Entry entry;
     entry.rows = rows;
@@ -63,7 +62,7 @@ int StepGraphs::rows_for(int sequences) const {
   return found->rows;
 }
 
-void StepGraphs::launch(int rows, bool lora, cudaStream_t stream) const {
+void StepGraphs::launch(int rows, bool lora, Stream stream) const {
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.rows == rows; });
   DUET_CUDA(cudaGraphLaunch((lora ? found->with_adapters : found->plain).get(), stream));

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <span>
 #include <vector>
 
@@ -19,11 +17,11 @@ class StepGraphs {
   StepGraphs() = default;
   /// Captures layers, head and sampling of every size, without and, when the model has adapter slots, with adapters.
   StepGraphs(const DecoderView& decoder, const StepScratch& scratch, int max_batch_sequences, bool has_adapter_slots,
-             cudaStream_t stream);
+             Stream stream);
 
   /// The rows that the graph for `sequences` computes: at least as many.
   int rows_for(int sequences) const;
-  void launch(int rows, bool lora, cudaStream_t stream) const;
+  void launch(int rows, bool lora, Stream stream) const;
 
  private:
   struct Entry {

@@ -176,8 +176,8 @@ struct NormFinite {
 /// RMSNorm of x [columns], then write_prepared. Sums in float32: relative error below (turns + 13) * 2^-24.
 template <int kTurns>
 __device__ inline NormFinite write_normalised(const float* x, const float* gamma, std::int64_t columns, float epsilon,
-                                        float offset, std::int64_t vectors, std::uint16_t* out, float* factor,
-                                        RowShared& shared) {
+                                              float offset, std::int64_t vectors, std::uint16_t* out, float* factor,
+                                              RowShared& shared) {
   const HeldRow<kTurns, PlainSource> row({x, columns}, vectors);
   const auto count = static_cast<float>(columns);
   float scale = 1;

@@ -64,7 +64,7 @@ void expect_scales(const Case& one, int rank, Storage storage, bool by_column, s
   EXPECT_TRUE(scales.guards_intact());
   // Elements are made in float32 (rank + 2 roundings), squares summed in float64.
   std::vector<double> bounds;
-  for (const float value : want) bounds.push_back(std::abs(value) * (rank + 4) * 0x1p-22);
+  for (const float value : want) bounds.push_back(double{std::abs(value)} * (rank + 4) * 0x1p-22);
   EXPECT_TRUE(all_within(got, want, bounds));
 }
 

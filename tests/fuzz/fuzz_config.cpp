@@ -12,7 +12,7 @@ namespace {
 
 void use(const duet::ModelSpec& spec) {
   duet::check(spec, "the spec");
-  if (duet::kv_bytes_per_token(spec, 2) <= 0) std::abort();
+  if (duet::kv_bytes_per_token(spec, duet::KvStorage::f16) <= 0) std::abort();
   if (duet::inverse_frequencies(spec.rope, spec.head_size).size() != static_cast<std::size_t>(spec.head_size / 2))
     std::abort();
   if (spec.layers > 64) return;

@@ -364,7 +364,7 @@ TEST(DecoderAdapters, DoraScalesOutputRowsNotColumns) {  // O-04
     return values;
   };
   for (const Part part : {Part::query, Part::key}) set(part, 0, with_zeros({1, 0, 0, 1}, 16));
-  set(Part::value, 0, with_zeros({1, 0, 0, 1}, 16));                    // v = x = (1, 1, 0, ...)
+  set(Part::value, 0, with_zeros({1, 0, 0, 1}, 16));                     // v = x = (1, 1, 0, ...)
   set(Part::output, 0, with_zeros({3, 4, 0, 0, 0, 0, 0, 0, 0, 5}, 16));  // y
   for (const Part part : {Part::gate, Part::up, Part::down}) set(part, 0, {0, 0, 0, 0});
   set(Part::post_attention_norm, 0, {1, 1});

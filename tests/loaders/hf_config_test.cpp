@@ -155,7 +155,7 @@ TEST(HfConfig, NumbersAreBounded) {
 TEST(HfConfigHeads, ComeFromConfigThenFamilyThenQuotient) {
   EXPECT_EQ(spec_of(llama(R"({"head_dim":32})")).head_size, 32);
   EXPECT_EQ(spec_of(llama(R"({"head_dim":32})")).query_width(), 128);
-  EXPECT_EQ(kv_bytes_per_token(spec_of(llama(R"({"head_dim":32})")), 2), 2 * 2 * 2 * 32 * 2);
+  EXPECT_EQ(kv_bytes_per_token(spec_of(llama(R"({"head_dim":32})")), KvStorage::f16), 2 * 2 * 2 * 32 * 2);
   EXPECT_EQ(spec_of(llama(R"({"head_dim":null})")).head_size, 16);
   EXPECT_EQ(spec_of(llama()).head_size, 16);
   EXPECT_EQ(spec_of(qwen2()).head_size, 16);
