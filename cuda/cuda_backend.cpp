@@ -64,6 +64,7 @@ class CudaBackend final : public Backend {
   void load_adapter(int model, int slot, const AdapterSource& source, float scale) override;
   void drop_adapter(int model, int slot) override { slot_at(model, slot).loaded = false; }
   StepOutcome prefill(int model, const StepSequence& sequence) override;
+  std::optional<double> idle_before_last_step() const override { return idle_; }
   void decode(int model, std::span<const StepSequence> sequences, std::span<StepOutcome> outcomes) override;
 
  private:
@@ -103,6 +104,12 @@ class CudaBackend final : public Backend {
   std::vector<BaseWeights> bases_;
   std::vector<ModelParts> models_;
 
+  // Begin and end of the step and of the one before it, on the card's clock.
+  EventHandle begun_, ended_[2];
+  int turn_ = 0;
+  bool stepped_ = false;
+  std::optional<double> idle_;
+
   // Only until `start`.
   PinnedMemory load_memory_[2];
   EventHandle copied_[2];
@@ -115,6 +122,8 @@ class CudaBackend final : public Backend {
 // ---- start ----
 
 CudaBackend::CudaBackend(const Plan& plan) : plan_(plan), arena_(take_arena(plan)), stream_(make_stream()) {
+  begun_ = make_timer_event();
+  for (EventHandle& event : ended_) event = make_timer_event();
   auto* const arena = static_cast<std::byte*>(arena_.get());
 
   Carver input_size, output_size;
@@ -311,17 +320,24 @@ void CudaBackend::upload() {
     DUET_CUDA(cudaMemcpyAsync(device.biases.data(), input_.biases.data(), biases_used_ * sizeof(SampleBias),
                               cudaMemcpyHostToDevice, stream_.get()));
   pages_used_ = history_used_ = biases_used_ = 0;
+  DUET_CUDA(cudaEventRecord(begun_.get(), stream_.get()));
 }
 
 /// Waits for the step: the only synchronisation in it.
 void CudaBackend::download(int rows) {
   const StepOutput& device = models_.front().scratch.output;
+  DUET_CUDA(cudaEventRecord(ended_[turn_].get(), stream_.get()));
   DUET_CUDA(cudaMemcpyAsync(output_.bad_layer.data(), device.bad_layer.data(),
                             static_cast<std::size_t>(rows) * sizeof(std::int32_t), cudaMemcpyDeviceToHost,
                             stream_.get()));
   DUET_CUDA(cudaMemcpyAsync(output_.sampled.data(), device.sampled.data(), device.sampled.size_bytes(),
                             cudaMemcpyDeviceToHost, stream_.get()));
   DUET_CUDA(cudaStreamSynchronize(stream_.get()));
+  float milliseconds = 0;
+  if (stepped_) DUET_CUDA(cudaEventElapsedTime(&milliseconds, ended_[turn_ ^ 1].get(), begun_.get()));
+  idle_ = stepped_ ? std::optional(double{milliseconds} * 1e-3) : std::nullopt;
+  stepped_ = true;
+  turn_ ^= 1;
 }
 
 void CudaBackend::read_logits(const StepSequence& sequence, const float* device, std::int64_t rows,

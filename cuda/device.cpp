@@ -28,4 +28,10 @@ EventHandle make_event() {
   return EventHandle(event);
 }
 
+EventHandle make_timer_event() {
+  cudaEvent_t event = nullptr;
+  DUET_CUDA(cudaEventCreate(&event));
+  return EventHandle(event);
+}
+
 }  // namespace duet::cuda

@@ -40,5 +40,6 @@ DeviceMemory allocate_device(std::size_t bytes);
 PinnedMemory allocate_pinned(std::size_t bytes);
 StreamHandle make_stream();
 EventHandle make_event();
+EventHandle make_timer_event();
 
 }  // namespace duet::cuda

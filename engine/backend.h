@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -54,6 +55,10 @@ class Backend {
   /// norms. Not called while a step of that model runs.
   virtual void load_adapter(int model, int slot, const AdapterSource& source, float scale) = 0;
   virtual void drop_adapter(int model, int slot) = 0;
+
+  /// Seconds that the device did nothing between the end of the step before the last one and the begin of the last one;
+  /// empty when the backend does not know better than the clock.
+  virtual std::optional<double> idle_before_last_step() const { return std::nullopt; }
 
   /// One span of one sequence; tokens.size() <= limits.prefill_chunk_tokens.
   virtual StepOutcome prefill(int model, const StepSequence& sequence) = 0;

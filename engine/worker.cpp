@@ -24,6 +24,8 @@ bool more_important(const Sequence* a, const Sequence* b) {
                                                     : a->arrival < b->arrival;
 }
 
+constexpr std::size_t kSwitchesKept = 1024;
+
 double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -46,6 +48,7 @@ Worker::Worker(Backend& backend, const Plan& plan, const std::vector<RuntimeMode
   batch_.reserve(most);
   batch_steps_.reserve(most);
   outcomes_.reserve(most);
+  switch_idle_.reserve(kSwitchesKept);
 }
 
 double Worker::now() const { return clock_seconds(); }
@@ -238,16 +241,28 @@ int Worker::choose_model() {
   return turn_model_;
 }
 
-void Worker::switch_to(int model) {
-  if (model == last_model_) return;
-  if (last_model_ >= 0) {
-    const double began = now();
+/// True when another model computed before.
+bool Worker::switch_to(int model) {
+  if (model == last_model_) return false;
+  const bool switches = last_model_ >= 0;
+  if (switches) {
     ++counters_.switches;
     if (options_.kv_policy == KvPolicy::clear) cache_.clear();
-    counters_.switch_seconds += now() - began;
   }
   last_model_ = model;
   last_was_prefill_ = false;
+  return switches;
+}
+
+/// After the first step behind a switch; `began`: when the backend was given it.
+void Worker::count_switch(double began) {
+  const double idle = backend_.idle_before_last_step().value_or(began - last_step_ended_);
+  const auto place = static_cast<std::size_t>((counters_.switches - 1) % kSwitchesKept);
+  if (place < switch_idle_.size())
+    switch_idle_[place] = idle;
+  else
+    switch_idle_.push_back(idle);
+  counters_.switch_seconds += idle;
 }
 
 void Worker::step() {
@@ -255,12 +270,22 @@ void Worker::step() {
   admit();
   if (running_.empty()) return;
   const int model = choose_model();
-  switch_to(model);
+  const bool switched = switch_to(model);
+  const double began = now();
   step_model(model);
+  if (switched && more_was_waiting_) count_switch(began);
+  last_step_ended_ = now();
+  more_was_waiting_ = !idle();
 }
 
 Counters Worker::counters() const {
   Counters counters = counters_;
+  if (!switch_idle_.empty()) {
+    std::vector<double> idle = switch_idle_;
+    std::sort(idle.begin(), idle.end());
+    counters.switch_p50 = idle[(idle.size() - 1) / 2];
+    counters.switch_p99 = idle[(idle.size() - 1) * 99 / 100];
+  }
   counters.total_pages = pages_.count();
   counters.free_pages = cache_.available();
   counters.cached_pages = cache_.cached();

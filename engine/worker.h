@@ -53,7 +53,8 @@ class Worker {
   void end(Sequence& sequence);
   void fail(Sequence& sequence, Code code, Finish finish, std::string message);
   int choose_model();
-  void switch_to(int model);
+  bool switch_to(int model);
+  void count_switch(double began);
 
   // worker_steps.cpp: what a step computes
   void step_model(int model);
@@ -84,6 +85,9 @@ class Worker {
   int turn_steps_ = 0;
   int last_model_ = -1;  ///< Of the last step.
   bool last_was_prefill_ = false;
+  double last_step_ended_ = 0;
+  bool more_was_waiting_ = false;    ///< When the last step ended: what follows did not wait for a request.
+  std::vector<double> switch_idle_;  ///< Seconds of the last kSwitchesKept switches, a ring.
 
   // Scratch of one step, reserved at construction.
   Sequences batch_;

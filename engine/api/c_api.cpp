@@ -592,7 +592,9 @@ duet_code duet_engine_counters(const duet_engine* engine, duet_counters* counter
                                    .active_sequences = now.active_sequences,
                                    .waiting = now.waiting,
                                    .most_passed_over = now.most_passed_over,
-                                   .switch_seconds = now.switch_seconds};
+                                   .switch_seconds = now.switch_seconds,
+                                   .switch_p50 = now.switch_p50,
+                                   .switch_p99 = now.switch_p99};
         std::memcpy(counters, &all, std::min(size, sizeof(all)));
       },
       engine, counters);

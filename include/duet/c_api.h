@@ -264,7 +264,7 @@ typedef struct duet_counters { /* As duet::Counters. New members are added at th
   uint64_t evicted_pages, recomputed_tokens;
   int64_t total_pages, free_pages, cached_pages;
   int32_t active_sequences, waiting, most_passed_over;
-  double switch_seconds;
+  double switch_seconds, switch_p50, switch_p99;
 } duet_counters;
 
 /* Fills the first `size` bytes: pass sizeof(duet_counters). */

@@ -137,14 +137,15 @@ std::string stats_text(const Engine& engine, double seconds) {
       "requests   {} ({} finished, {} failed, {} cancelled)\n"
       "tokens     {} prompt ({} from cache), {} generated\n"
       "time       {:.2f} s: {:.1f} requests/s, {:.1f} generated tokens/s\n"
-      "steps      {}, {} switches of models taking {:.1f} ms\n"
+      "steps      {}, {} switches of models taking {:.2f} ms (median {:.0f} us, p99 {:.0f} us)\n"
       "pages      {} of {} free, {} cached, {} evicted, {} tokens recomputed\n"
       "queue      a request was passed over {} times at most",
       counters.requests, counters.finished, counters.failed, counters.cancelled, counters.prompt_tokens,
       counters.cached_tokens, counters.generated_tokens, seconds, static_cast<double>(counters.requests) / safe,
       static_cast<double>(counters.generated_tokens) / safe, counters.steps, counters.switches,
-      counters.switch_seconds * 1e3, counters.free_pages, counters.total_pages, counters.cached_pages,
-      counters.evicted_pages, counters.recomputed_tokens, counters.most_passed_over);
+      counters.switch_seconds * 1e3, counters.switch_p50 * 1e6, counters.switch_p99 * 1e6, counters.free_pages,
+      counters.total_pages, counters.cached_pages, counters.evicted_pages, counters.recomputed_tokens,
+      counters.most_passed_over);
 }
 
 }  // namespace duet::run
