@@ -82,9 +82,9 @@ struct Measured {
   std::string table;
 };
 
-/// `requests` of all models in turn, one after the other.
+/// `requests` of all models in turn, as many at a time as the engine takes.
 Measured prove(const std::string& what, const std::vector<SyntheticModel>& models, const SyntheticOptions& options,
-               int requests) {
+               int requests, KvPolicy policy) {
   const SyntheticEngine engine(models, options);
   Measured measured;
   measured.what = what;
@@ -92,19 +92,25 @@ Measured prove(const std::string& what, const std::vector<SyntheticModel>& model
   measured.table = table_of(engine.plan);
   measured.load_seconds = engine.load_seconds;
   measured.requests = requests;
-  const auto runtime = engine.runtime({});
+  RuntimeOptions runtime_options;
+  runtime_options.kv_policy = policy;
+  const auto runtime = engine.runtime(runtime_options);
   const auto begin = std::chrono::steady_clock::now();
   measured.process = cuda::process_bytes().value_or(0);
-  for (int i = 0; i < requests; ++i) {
-    const int model = i % static_cast<int>(models.size());
-    const auto at = static_cast<std::size_t>(model);
-    const std::int32_t vocabulary = engine.sources[at]->spec().vocabulary;
-    const std::size_t prompt =
-        i < 2 * static_cast<int>(models.size()) ? 2000 : 16 + static_cast<std::size_t>(i * 7 % 90);
-    const Answer answer =
-        runtime->wait(runtime->submit(request_of(model, prompt, 8, static_cast<std::uint64_t>(i), vocabulary)));
-    if (answer.code != Code::ok || answer.tokens.size() != 8)
-      throw Error(Code::internal, fmt::format("Request {} of model {} failed: {}", i, model, answer.message));
+  const auto model_count = static_cast<int>(models.size());
+  for (int done = 0; done < requests;) {
+    std::vector<Ticket> tickets;
+    for (; done < requests && static_cast<int>(tickets.size()) < options.max_sequences; ++done) {
+      const int model = done % model_count;
+      const std::int32_t vocabulary = engine.sources[static_cast<std::size_t>(model)]->spec().vocabulary;
+      const std::size_t prompt = done < model_count ? 2000 : 16 + static_cast<std::size_t>(done * 7 % 90);
+      tickets.push_back(runtime->submit(request_of(model, prompt, 8, static_cast<std::uint64_t>(done), vocabulary)));
+    }
+    for (const Ticket ticket : tickets) {
+      const Answer answer = runtime->wait(ticket);
+      if (answer.code != Code::ok || answer.tokens.size() != 8)
+        throw Error(Code::internal, fmt::format("A request of {} failed: {}", what, answer.message));
+    }
   }
   measured.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   measured.after = cuda::process_bytes().value_or(0);
@@ -207,12 +213,14 @@ void run_six_gib(const SixGibOptions& options) {
   engine.kv_tokens = 8192;
 
   std::vector<Measured> proofs;
-  const auto add = [&](const std::string& what, const std::vector<SyntheticModel>& models, int requests) {
-    proofs.push_back(prove(what, models, engine, requests));
+  const auto add = [&](const std::string& what, const std::vector<SyntheticModel>& models, int requests,
+                       KvPolicy policy = KvPolicy::keep) {
+    proofs.push_back(prove(what, models, engine, requests, policy));
     if (!options.json) print(proofs.back());
     judge(proofs.back());
   };
   add("2 x qwen2.5-1.5b", models_of(2), options.requests);
+  add("2 x qwen2.5-1.5b, pages cleared on every switch", models_of(2), options.requests / 10, KvPolicy::clear);
   const int most = most_models(engine);
   if (most < 4)
     throw Error(Code::no_room, fmt::format("Only {} models of 1.5B fit beside each other; four were promised", most));
