@@ -30,8 +30,6 @@ std::size_t used_now(const std::string& bus_id) {
 }
 
 Card start_card() {
-  // Code loaded later would take memory that the plan does not know of.
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   if (const auto problem = why_no_card()) throw Error(Code::device, "No card can be used: " + *problem);
   Card card;
   cudaDeviceProp properties{};
@@ -56,6 +54,8 @@ Card start_card() {
 }  // namespace
 
 std::optional<std::string> why_no_card() {
+  // Before the driver is woken: code loaded later would take memory that the plan does not know of.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver) return "the NVIDIA driver is missing or older than this build needs (580)";

@@ -90,7 +90,7 @@ class CudaBackend final : public Backend {
   void write_pages(const StepSequence& sequence);
   void write_sampling(SampleRow& row, const StepSequence& sequence);
   void upload();
-  void download(int rows);
+  void download(int rows, int sampled_rows);
   void read_logits(const StepSequence& sequence, const float* device, std::int64_t rows, std::int64_t vocabulary) const;
   StepOutcome conclude(int model, const StepSequence& sequence, int first_row, int rows, int sampled_row) const;
 
@@ -202,6 +202,9 @@ void CudaBackend::start() {
     load_memory_[turn] = {};
     copied_[turn] = {};
   }
+  // Rows that are not sampled are copied down too.
+  const std::span<SampledRow> sampled = models_.front().scratch.output.sampled;
+  DUET_CUDA(cudaMemsetAsync(sampled.data(), 0, sampled.size_bytes(), stream_.get()));
   for (std::size_t model = 0; model < models_.size(); ++model)
     models_[model].graphs = StepGraphs(view_of(static_cast<int>(model)), models_[model].scratch,
                                        plan_.limits.max_batch_sequences, !models_[model].slots.empty(), stream_.get());
@@ -324,14 +327,16 @@ void CudaBackend::upload() {
 }
 
 /// Waits for the step: the only synchronisation in it.
-void CudaBackend::download(int rows) {
+void CudaBackend::download(int rows, int sampled_rows) {
   const StepOutput& device = models_.front().scratch.output;
   DUET_CUDA(cudaEventRecord(ended_[turn_].get(), stream_.get()));
   DUET_CUDA(cudaMemcpyAsync(output_.bad_layer.data(), device.bad_layer.data(),
                             static_cast<std::size_t>(rows) * sizeof(std::int32_t), cudaMemcpyDeviceToHost,
                             stream_.get()));
-  DUET_CUDA(cudaMemcpyAsync(output_.sampled.data(), device.sampled.data(), device.sampled.size_bytes(),
-                            cudaMemcpyDeviceToHost, stream_.get()));
+  if (sampled_rows > 0)
+    DUET_CUDA(cudaMemcpyAsync(output_.sampled.data(), device.sampled.data(),
+                              static_cast<std::size_t>(sampled_rows) * sizeof(SampledRow), cudaMemcpyDeviceToHost,
+                              stream_.get()));
   DUET_CUDA(cudaStreamSynchronize(stream_.get()));
   float milliseconds = 0;
   if (stepped_) DUET_CUDA(cudaEventElapsedTime(&milliseconds, ended_[turn_ ^ 1].get(), begun_.get()));
@@ -402,7 +407,7 @@ StepOutcome CudaBackend::prefill(int model, const StepSequence& sequence) {
     launch_head(decoder, scratch, shape, rows - 1, 1, stream_.get());
     launch_sampling(decoder, scratch, 1, stream_.get());
   }
-  download(rows);
+  download(rows, sequence.sample ? 1 : 0);
   return conclude(model, sequence, 0, rows, 0);
 }
 
@@ -448,7 +453,7 @@ void CudaBackend::decode(int model, std::span<const StepSequence> sequences, std
   } else {
     parts.graphs.launch(rows, lora, stream_.get());
   }
-  download(rows);
+  download(rows, rows);
   for (int i = 0; i < count; ++i)
     outcomes[static_cast<std::size_t>(i)] = conclude(model, sequences[static_cast<std::size_t>(i)], i, 1, i);
 }
