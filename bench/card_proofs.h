@@ -9,7 +9,8 @@ struct SixGibOptions {
 };
 
 /// `engine_bench six-gib`: a child process fills the card until exactly 6 GiB less a display's 300 MiB are free; then
-///   two       two qwen2.5-1.5b, each its own base, adapters of rank 16 and 8, 8,192 KV tokens each, `requests` in turn,
+///   two       two qwen2.5-1.5b, each its own base, adapters of rank 16 and 8, 8,192 KV tokens each, `requests` in
+///   turn,
 ///             with the KV policies keep and clear
 ///   many      as many qwen2.5-1.5b, each its own base, as the plan fits; at least four
 ///   deep      qwen3-4b beside a qwen2.5-1.5b

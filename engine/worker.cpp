@@ -25,6 +25,7 @@ bool more_important(const Sequence* a, const Sequence* b) {
 }
 
 constexpr std::size_t kSwitchesKept = 1024;
+constexpr std::size_t kSwitchesBetweenRanks = 32;  // Percentiles are looked up again so often.
 
 double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -49,6 +50,7 @@ Worker::Worker(Backend& backend, const Plan& plan, const std::vector<RuntimeMode
   batch_steps_.reserve(most);
   outcomes_.reserve(most);
   switch_idle_.reserve(kSwitchesKept);
+  switch_ranks_.reserve(kSwitchesKept);
 }
 
 double Worker::now() const { return clock_seconds(); }
@@ -263,6 +265,15 @@ void Worker::count_switch(double began) {
   else
     switch_idle_.push_back(idle);
   counters_.switch_seconds += idle;
+  if (switch_idle_.size() >= kSwitchesBetweenRanks && counters_.switches % kSwitchesBetweenRanks != 0) return;
+  switch_ranks_ = switch_idle_;
+  const auto at = [&](std::size_t percent) {
+    const auto place = switch_ranks_.begin() + static_cast<std::ptrdiff_t>((switch_ranks_.size() - 1) * percent / 100);
+    std::nth_element(switch_ranks_.begin(), place, switch_ranks_.end());
+    return *place;
+  };
+  counters_.switch_p50 = at(50);
+  counters_.switch_p99 = at(99);
 }
 
 void Worker::step() {
@@ -280,12 +291,6 @@ void Worker::step() {
 
 Counters Worker::counters() const {
   Counters counters = counters_;
-  if (!switch_idle_.empty()) {
-    std::vector<double> idle = switch_idle_;
-    std::sort(idle.begin(), idle.end());
-    counters.switch_p50 = idle[(idle.size() - 1) / 2];
-    counters.switch_p99 = idle[(idle.size() - 1) * 99 / 100];
-  }
   counters.total_pages = pages_.count();
   counters.free_pages = cache_.available();
   counters.cached_pages = cache_.cached();

@@ -86,8 +86,9 @@ class Worker {
   int last_model_ = -1;  ///< Of the last step.
   bool last_was_prefill_ = false;
   double last_step_ended_ = 0;
-  bool more_was_waiting_ = false;    ///< When the last step ended: what follows did not wait for a request.
-  std::vector<double> switch_idle_;  ///< Seconds of the last kSwitchesKept switches, a ring.
+  bool more_was_waiting_ = false;     ///< When the last step ended: what follows did not wait for a request.
+  std::vector<double> switch_idle_;   ///< Seconds of the last kSwitchesKept switches, a ring.
+  std::vector<double> switch_ranks_;  ///< Scratch of their percentiles.
 
   // Scratch of one step, reserved at construction.
   Sequences batch_;
