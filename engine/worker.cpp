@@ -268,9 +268,9 @@ void Worker::count_switch(double began) {
   if (switch_idle_.size() >= kSwitchesBetweenRanks && counters_.switches % kSwitchesBetweenRanks != 0) return;
   switch_ranks_ = switch_idle_;
   const auto at = [&](std::size_t percent) {
-    const auto place = switch_ranks_.begin() + static_cast<std::ptrdiff_t>((switch_ranks_.size() - 1) * percent / 100);
-    std::nth_element(switch_ranks_.begin(), place, switch_ranks_.end());
-    return *place;
+    const auto ranked = switch_ranks_.begin() + static_cast<std::ptrdiff_t>((switch_ranks_.size() - 1) * percent / 100);
+    std::nth_element(switch_ranks_.begin(), ranked, switch_ranks_.end());
+    return *ranked;
   };
   counters_.switch_p50 = at(50);
   counters_.switch_p99 = at(99);
