@@ -2,14 +2,13 @@
 
 #include <chrono>
 #include <exception>
-#include <iostream>
-#include <iterator>
 
 #include "duet/engine.h"
 #include "loaders/mapped_file.h"
 #include "tools/run/batch.h"
 #include "tools/run/evaluate.h"
 #include "tools/run/interrupt.h"
+#include "tools/run/line_reader.h"
 #include "tools/run/options.h"
 #include "tools/run/report.h"
 #include "tools/run/session.h"
@@ -19,7 +18,7 @@
 namespace duet::run {
 namespace {
 
-constexpr std::uint64_t kLargestPromptFile = std::uint64_t{16} << 20;
+constexpr std::size_t kLargestPromptFile = std::size_t{16} << 20;
 
 std::string without_last_line_feed(std::string text) {
   if (text.ends_with('\n')) text.pop_back();
@@ -27,8 +26,8 @@ std::string without_last_line_feed(std::string text) {
   return text;
 }
 
-std::string piped_prompt() {
-  std::string text = without_last_line_feed({std::istreambuf_iterator<char>(std::cin), {}});
+std::string piped_prompt(Interrupts& interrupts) {
+  std::string text = without_last_line_feed(LineReader("-", "what is piped in", &interrupts).rest(kLargestPromptFile));
   if (text.empty()) throw Error(Code::invalid_argument, "Standard input is empty", "Give a prompt; --help says how");
   return text;
 }
@@ -60,7 +59,7 @@ Code answer(Engine& engine, const RunOptions& options, Interrupts& interrupts) {
     return run_prompt(engine, options,
                       without_last_line_feed(loaders::read_text_file(options.prompt_file, kLargestPromptFile)));
   if (options.interactive || input_is_terminal()) return run_session(engine, options, interrupts);
-  return run_prompt(engine, options, piped_prompt());
+  return run_prompt(engine, options, piped_prompt(interrupts));
 }
 
 int run(RunOptions& options) {

@@ -87,6 +87,10 @@ TEST(EngineRun, MistakesAreOneSentenceAndAnExitCode) {
       {{"--model", "m=x", "--model", "n=y", "x"}, 1, "--only"},
       {{"--model", "m=/nothing/here", "x"}, 2, "/nothing/here"},
       {{"--model", "m", "x"}, 1, "NAME=DIR"},
+      {one + std::vector<std::string>{"--input", "/"}, 1, "'/' cannot be read: Is a directory"},
+      {one + std::vector<std::string>{"--input", "/dev/zero"}, 3, "Line 1 of '/dev/zero' is longer than"},
+      {one + std::vector<std::string>{"--input", "/dev/null", "--output", std::string(300, 'x')}, 1, "name too long"},
+      {one + std::vector<std::string>{"--input", "/dev/null", "--output", "/"}, 1, "'/' cannot be written"},
       {one, 1, "Standard input is empty"},
   };
   for (const Mistake& mistake : all) {

@@ -83,7 +83,8 @@ TEST(Allocations, TextCostsAtMostTheGrowthOfTheAnswer) {
   request.model = kKev;
   request.prompt_ids = fake_prompt(10, 1);
   request.max_tokens = 1000;
-  request.stop = {"never said", "<x>"};
+  request.stop.emplace_back("never said");
+  request.stop.emplace_back("<x>");
   const Answer answer = runtime.wait(runtime.submit(request));
   ASSERT_EQ(answer.tokens.size(), 1000U);
   ASSERT_GT(answer.text.size(), 1000U);

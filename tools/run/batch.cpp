@@ -2,17 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <future>
-#include <iostream>
-#include <optional>
 
 #include "tools/run/ask.h"
 #include "tools/run/batch_output.h"
+#include "tools/run/line_reader.h"
 #include "tools/run/questions.h"
 #include "tools/run/report.h"
 #include "tools/run/terminal.h"
@@ -20,46 +15,28 @@
 namespace duet::run {
 namespace {
 
+// The lines that ask something: blank ones are passed over, but counted.
 class BatchInput {
  public:
-  explicit BatchInput(const std::string& path) : name_(path == "-" ? "standard input" : path) {
-    if (path == "-") return;
-    if (!std::filesystem::exists(path))
-      throw Error(Code::not_found, fmt::format("'{}' is not there", path), "Check --input");
-    file_.open(path, std::ios::binary);
-    if (!file_ || std::filesystem::is_directory(path))
-      throw Error(Code::invalid_argument, fmt::format("'{}' cannot be read", path), "Check --input");
-    if (std::filesystem::is_regular_file(path)) total_ = count_lines(path);
-  }
+  BatchInput(const std::string& path, Interrupts& interrupts)
+      : lines_(path, "--input", &interrupts), total_(count_lines(path)) {}
 
-  /// False at the end. Blank lines are passed over; `number` counts every line from 1.
-  bool next(std::string& line, std::uint64_t& number) {
-    std::istream& in = file_.is_open() ? file_ : std::cin;
-    while (std::getline(in, line)) {
-      number = ++number_;
-      if (number == 1 && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
-      if (!line.empty() && line.back() == '\r') line.pop_back();
+  bool next(std::string& line) {  // False at the end and after Ctrl-C.
+    while (lines_.next(line)) {
+      if (number() == 1 && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
+      if (line.ends_with('\r')) line.pop_back();
       if (line.find_first_not_of(" \t") != std::string::npos) return true;
     }
     return false;
   }
 
-  std::string place(std::uint64_t number) const { return fmt::format("{}:{}", name_, number); }
+  std::uint64_t number() const { return lines_.line_number(); }
+  std::string place(std::uint64_t number) const { return fmt::format("{}:{}", lines_.name(), number); }
   std::uint64_t total() const { return total_; }  ///< 0: not known.
 
  private:
-  static std::uint64_t count_lines(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::uint64_t lines = 0;
-    std::string line;
-    while (std::getline(file, line)) ++lines;
-    return lines;
-  }
-
-  std::string name_;
-  std::ifstream file_;
-  std::uint64_t number_ = 0;
-  std::uint64_t total_ = 0;
+  LineReader lines_;
+  std::uint64_t total_;
 };
 
 struct Asked {
@@ -74,16 +51,15 @@ class Batch {
       : engine_(engine),
         options_(options),
         interrupts_(interrupts),
-        input_(options.input),
+        input_(options.input, interrupts),
         output_(options.output),
         progress_("answering", Progress::Unit::lines, !options.quiet) {}
 
   Code run() {
     const auto window = static_cast<std::size_t>(options_.engine.max_sequences);
     std::string line;
-    std::uint64_t number = 0;
-    while (!interrupts_.pending() && input_.next(line, number)) {
-      take(line, number);
+    while (!interrupts_.pending() && input_.next(line)) {
+      take(line, input_.number());
       while (asked_.size() >= window) write_next();
     }
     while (!asked_.empty()) write_next();

@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 
 #include "duet/error.h"
 #include "loaders/json_file.h"
+#include "tools/run/line_reader.h"
 
 namespace duet::run {
 
@@ -19,11 +20,11 @@ BatchOutput::BatchOutput(const std::string& path) : path_(path) {
     file_ = stdout;
     return;
   }
-  if (std::filesystem::exists(path_)) read_earlier();
+  struct stat status {};
+  const bool holds_lines = ::stat(path_.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  if (holds_lines) read_earlier();  // Of /dev/null or a pipe there is nothing to go on with.
   file_ = std::fopen(path_.c_str(), "ab");
-  if (file_ == nullptr)
-    throw Error(Code::invalid_argument, fmt::format("'{}' cannot be written: {}", path_, std::strerror(errno)),
-                "Check the folder and your rights to it");
+  if (file_ == nullptr) refuse_to_write();
 }
 
 BatchOutput::~BatchOutput() {
@@ -31,13 +32,13 @@ BatchOutput::~BatchOutput() {
 }
 
 void BatchOutput::read_earlier() {
-  if (!std::filesystem::is_regular_file(path_)) return;  // /dev/null, a pipe: nothing to go on with.
-  std::ifstream file(path_, std::ios::binary);
-  if (!file) throw Error(Code::invalid_argument, fmt::format("'{}' cannot be read", path_), "Check your rights to it");
+  LineReader lines(path_, "--output", nullptr);
   std::uint64_t whole_bytes = 0;
-  std::string line;
-  for (std::uint64_t number = 1; std::getline(file, line); ++number) {
-    if (file.eof()) break;  // No line feed: the writer was stopped in the middle.
+  for (std::string line; lines.next(line);) {
+    if (!lines.line_feed_seen()) {  // The writer was stopped in the middle: the line is asked again.
+      if (::truncate(path_.c_str(), static_cast<off_t>(whole_bytes)) != 0) refuse_to_write();
+      return;
+    }
     try {
       const loaders::Json json = loaders::parse_json(line, path_);
       const loaders::JsonObject object(json, path_);
@@ -45,14 +46,18 @@ void BatchOutput::read_earlier() {
       const loaders::Json* id = object.find("id");
       done_[of] = id == nullptr ? std::string() : id->dump();
     } catch (const Error& error) {
-      throw Error(Code::bad_file,
-                  fmt::format("Line {} of '{}' is no answer of an earlier run: {}", number, path_, error.what()),
-                  "Give another --output, or move the file away");
+      throw Error(
+          Code::bad_file,
+          fmt::format("Line {} of '{}' is no answer of an earlier run: {}", lines.line_number(), path_, error.what()),
+          "Give another --output, or move the file away");
     }
     whole_bytes += line.size() + 1;
   }
-  file.close();
-  if (whole_bytes != std::filesystem::file_size(path_)) std::filesystem::resize_file(path_, whole_bytes);
+}
+
+void BatchOutput::refuse_to_write() const {
+  throw Error(Code::invalid_argument, fmt::format("'{}' cannot be written: {}", path_, std::strerror(errno)),
+              "Check the folder and your rights to it");
 }
 
 bool BatchOutput::has(std::uint64_t line, const std::string& id_json) const {

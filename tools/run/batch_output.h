@@ -27,6 +27,7 @@ class BatchOutput {
 
  private:
   void read_earlier();
+  [[noreturn]] void refuse_to_write() const;  // errno says why.
 
   std::string path_;
   std::map<std::uint64_t, std::string> done_;  // Line of the input -> its id as JSON text.

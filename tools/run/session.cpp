@@ -1,12 +1,11 @@
 #include "tools/run/session.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include <cstdio>
 
 #include "tools/run/ask.h"
+#include "tools/run/line_reader.h"
 #include "tools/run/report.h"
 #include "tools/run/terminal.h"
 
@@ -20,41 +19,6 @@ constexpr std::string_view kSessionHelp =
     "/help      this\n"
     "/quit      end; so does Ctrl-D\n"
     "Ctrl-C ends the answer that is coming, or the session.";
-
-// Lines from a descriptor, giving up when Ctrl-C comes.
-class LineReader {
- public:
-  explicit LineReader(Interrupts& interrupts) : interrupts_(interrupts) {}
-
-  bool next(std::string& line) {
-    for (;;) {
-      const std::size_t end = buffer_.find('\n');
-      if (end != std::string::npos) {
-        line = buffer_.substr(0, end);
-        buffer_.erase(0, end + 1);
-        return true;
-      }
-      if (!read_more()) break;
-    }
-    line = std::move(buffer_);
-    buffer_.clear();
-    return !line.empty() && !interrupts_.pending();
-  }
-
- private:
-  bool read_more() {
-    pollfd descriptors[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupts_.descriptor(), POLLIN, 0}};
-    if (poll(descriptors, 2, -1) < 0 || descriptors[1].revents != 0) return false;
-    char bytes[4096];
-    const ssize_t count = read(STDIN_FILENO, bytes, sizeof(bytes));
-    if (count <= 0) return false;
-    buffer_.append(bytes, static_cast<std::size_t>(count));
-    return true;
-  }
-
-  Interrupts& interrupts_;
-  std::string buffer_;
-};
 
 void print_failures(const Reply& reply) {
   for (const Answer& answer : reply.answers) {
@@ -110,7 +74,7 @@ Code run_prompt(Engine& engine, const RunOptions& options, const std::string& te
 Code run_session(Engine& engine, const RunOptions& options, Interrupts& interrupts) {
   const bool talking = input_is_terminal() && !options.quiet;
   if (talking) print_remark("Ask; /help says what else there is.");
-  LineReader reader(interrupts);
+  LineReader reader("-", "standard input", &interrupts);
   std::vector<Message> said;
   for (std::string line;;) {
     if (talking) {
