@@ -13,8 +13,8 @@ MAX_FILE_BYTES = 1_000_000
 LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "tokenizers", "safetensors", "numpy")
 
 
-def versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in LIBRARIES}
+def versions(libraries=LIBRARIES) -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in libraries}
 
 
 def rng_of(seed: int, name: str) -> np.random.Generator:
