@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
 #include <utility>
 
 #include "duet/error.h"
+#include "loaders/json_sax.h"
 #include "loaders/mapped_file.h"
 #include "loaders/names.h"
 
@@ -15,67 +15,33 @@ namespace duet::loaders {
 
 namespace {
 
-/// Looks at brackets outside of strings only: cheap, and it has a position to report.
-void check_depth(std::string_view text, std::string_view source, int limit) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char letter = text[i];
-    if (in_string) {
-      if (letter == '\\') {
-        ++i;
-      } else if (letter == '"') {
-        in_string = false;
-      }
-    } else if (letter == '"') {
-      in_string = true;
-    } else if (letter == '[' || letter == '{') {
-      if (++depth > limit) {
-        throw Error(Code::bad_file, fmt::format("{} is nested more than {} deep at byte {}", quote(source), limit, i));
-      }
-    } else if (letter == ']' || letter == '}') {
-      --depth;
-    }
-  }
-}
-
-/// Builds the tree by appending, so that objects with many keys cost linear time, and refuses doubled keys, which
-/// nlohmann's own builder lets pass.
-class TreeBuilder : public nlohmann::json_sax<Json> {
+/// Builds the tree by appending, so that objects with many keys cost linear time.
+class TreeBuilder final : public StrictSax {
  public:
-  TreeBuilder(Json& root, std::string_view source) : root_(root), source_(source) {}
+  TreeBuilder(Json& root, std::string_view source) : StrictSax(source), root_(root) {}
 
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
   bool number_integer(number_integer_t value) override { return put(value); }
   bool number_unsigned(number_unsigned_t value) override { return put(value); }
   bool number_float(number_float_t value, const string_t& written) override {
-    if (!std::isfinite(value)) {
-      throw Error(Code::bad_file, fmt::format("{} holds the number {}, which is beyond 64-bit floats", quote(source_),
-                                              quote(written, 40)));
-    }
+    check_finite(value, written);
     return put(value);
   }
   bool string(string_t& value) override { return put(std::move(value)); }
-  bool binary(binary_t&) override { return false; }  // JSON text has none.
 
-  bool start_object(std::size_t) override {
+  bool start_object(std::size_t size) override {
     open(Json::object());
-    keys_.emplace_back();
-    return true;
+    return StrictSax::start_object(size);
   }
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) {
-      throw Error(Code::bad_file, fmt::format("{} holds the key {} twice in one object", quote(source_), quote(name)),
-                  "Remove one of the two");
-    }
+    StrictSax::key(name);
     key_ = std::move(name);
     return true;
   }
   bool end_object() override {
     open_.pop_back();
-    keys_.pop_back();
-    return true;
+    return StrictSax::end_object();
   }
   bool start_array(std::size_t) override {
     open(Json::array());
@@ -84,13 +50,6 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
   bool end_array() override {
     open_.pop_back();
     return true;
-  }
-
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    std::string reason = error.what();
-    if (const auto colon = reason.find(": "); colon != std::string::npos) reason.erase(0, colon + 2);
-    throw Error(Code::bad_file,
-                fmt::format("{} is not valid JSON at byte {}: {}", quote(source_), position, printable(reason, 200)));
   }
 
  private:
@@ -120,9 +79,7 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
   }
 
   Json& root_;
-  std::string_view source_;
   std::vector<Json*> open_;  // A child's address is stable while it is open: its parent grows only after it closes.
-  std::vector<std::unordered_set<std::string>> keys_;
   std::string key_;
 };
 
@@ -146,16 +103,9 @@ std::string_view kind_of(const Json& value) {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view source, const JsonLimits& limits) {
-  if (text.size() > limits.bytes) {
-    throw Error(Code::bad_file,
-                fmt::format("{} has {} bytes of JSON; at most {} are read", quote(source), text.size(), limits.bytes));
-  }
-  check_depth(text, source, limits.depth);
   Json root;
   TreeBuilder builder(root, source);
-  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
-    throw Error(Code::bad_file, fmt::format("{} is not valid JSON", quote(source)));
-  }
+  parse_strictly(text, source, limits, builder);
   return root;
 }
 
