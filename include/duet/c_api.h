@@ -146,6 +146,8 @@ DUET_API duet_code duet_request_set_min_p(duet_request* request, double min_p); 
 DUET_API duet_code duet_request_set_repetition_penalty(duet_request* request, double penalty);
 DUET_API duet_code duet_request_add_logit_bias(duet_request* request, int32_t id, float bias);
 DUET_API duet_code duet_request_set_seed(duet_request* request, uint64_t seed);
+/* The answer ends before the match that is complete first as the text is generated; of several complete at the same
+   byte, before the longest. Not empty. */
 DUET_API duet_code duet_request_add_stop(duet_request* request, const char* stop);
 DUET_API duet_code duet_request_set_logprobs(duet_request* request, int count); /* 0 to 20. */
 DUET_API duet_code duet_request_set_priority(duet_request* request, int priority);

@@ -96,6 +96,8 @@ struct Message {
   std::string content = {};
 };
 
+/// For tokens only: a head may have more rows than the tokenizer has tokens. Those are never generated nor listed, and
+/// a bias on one is refused.
 struct LogitBias {
   std::int32_t id = 0;
   float bias = 0;
@@ -128,9 +130,11 @@ struct Request {
   std::vector<std::int32_t> prompt_ids = {};
   Sampling sampling = {};
   int max_tokens = 256;
-  std::vector<std::string> stop = {};  ///< The answer ends before the earliest match; none may be empty.
-  bool ignore_end_tokens = false;      ///< For benchmarks: only `max_tokens` and `stop` end the answer.
-  int max_length_tokens = 1024;        ///< Longest prompt taken; see `length_policy`.
+  /// The answer ends before the match that is complete first as the text is generated; of several complete at the same
+  /// byte, before the longest. None may be empty.
+  std::vector<std::string> stop = {};
+  bool ignore_end_tokens = false;  ///< For benchmarks: only `max_tokens` and `stop` end the answer.
+  int max_length_tokens = 1024;    ///< Longest prompt taken; see `length_policy`.
   LengthPolicy length_policy = LengthPolicy::reject;
   int logprobs = 0;     ///< N best per generated token, 0 to 20.
   int priority = 0;     ///< Higher first; equal ones in order of arrival.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "tests/support/golden.h"
@@ -235,6 +236,36 @@ TEST(EngineApi, TokenizeAndBackGivesTheText) {
     EXPECT_EQ(engine.detokenize("m", engine.tokenize("m", text, false)), text);
   EXPECT_THROW(engine.tokenize("x", "a", false), Error);
   EXPECT_THROW(engine.tokenize("m", "\xFF", false), Error);
+}
+
+TEST(EngineApi, RowsOfTheHeadThatNoTokenHasNeverCome) {  // O-16: 352 rows, 320 tokens.
+  Engine engine = open_one("llama_padded_head");
+  constexpr std::int32_t kTokens = 320;
+  Request request = raw("m", "", 1000);
+  request.prompt_ids = {1, 350, 319};   // The embedding has such a row, and the penalty reads the id.
+  request.sampling.temperature = 1000;  // All rows are about as likely: of 10,000 draws some 900 would be padding.
+  request.sampling.repetition_penalty = 1.5;
+  request.logprobs = 20;
+  std::set<std::int32_t> chosen;
+  for (request.sampling.seed = 0; request.sampling.seed < 10; ++request.sampling.seed) {
+    const Answer answer = engine.run(request);
+    ASSERT_EQ(answer.code, Code::ok) << answer.message;
+    for (const GeneratedToken& token : answer.tokens) {
+      chosen.insert(token.id);
+      ASSERT_EQ(token.best.size(), 20U);
+      for (const TokenLogprob& best : token.best) ASSERT_LT(best.id, kTokens);
+    }
+  }
+  EXPECT_EQ(chosen.size(), std::size_t{kTokens});
+  EXPECT_EQ(*chosen.rbegin(), kTokens - 1);
+
+  request.max_tokens = 1;
+  request.sampling.logit_bias = {{kTokens, 1e9F}};
+  const Answer refused = engine.run(request);
+  EXPECT_EQ(refused.code, Code::invalid_argument);
+  EXPECT_NE(refused.message.find("token 320; ids of this model lie in [0, 320)"), std::string::npos) << refused.message;
+  request.sampling.logit_bias = {{kTokens - 1, 1e9F}};
+  EXPECT_EQ(ids_of(engine.run(request)), std::vector{kTokens - 1});
 }
 
 TEST(EngineApi, LogprobsAreListedBestFirstAndTheGreedyTokenLeads) {

@@ -87,17 +87,34 @@ TEST_F(Batch, BadLinesAreNamedAndSkippedAndTheRestIsAnswered) {
         "\n"
         R"(["prompt"])"
         "\n"
-        R"({"prompt": "twelve"})"
+        R"({"prompt": "x", "prompt": "y"})"
+        "\n"
+        R"({"prompt": "thirteen"})"
         "\n");
   const Ended ended = engine_run(arguments());
   EXPECT_EQ(ended.code, 3);
-  for (int line = 2; line <= 11; ++line)
+  for (int line = 2; line <= 12; ++line)
     EXPECT_NE(ended.err.find("line " + std::to_string(line) + " is skipped"), std::string::npos) << line << ended.err;
   EXPECT_NE(ended.err.find("'max_tokens'"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("'prompt' twice"), std::string::npos) << ended.err;
   const std::vector<Json> lines = answers();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0]["line"], 1);
-  EXPECT_EQ(lines[1]["line"], 12);
+  EXPECT_EQ(lines[1]["line"], 13);
+}
+
+TEST_F(Batch, EscapesAreDecodedBeforeTokenizing) {  // O-23
+  input(R"({"prompt": "caf\u00e9 \ud83c\udf0d"})"
+        "\n"
+        R"({"prompt": "café 🌍"})"
+        "\n"
+        R"({"prompt": "cafe"})"
+        "\n");
+  ASSERT_EQ(engine_run(arguments()).code, 0);
+  const std::vector<Json> lines = answers();
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0]["prompt_ids"], lines[1]["prompt_ids"]);
+  EXPECT_NE(lines[0]["prompt_ids"], lines[2]["prompt_ids"]);
 }
 
 TEST_F(Batch, AFailedRequestIsALineWithAnError) {

@@ -18,7 +18,7 @@ cuda::KvPool pool_of(KvType type, int head_size, int kv_heads, int tokens_per_pa
 }
 
 /// Rows of queries over pages. Decode: row i is the newest token of sequence i. Prefill: rows are neighbours of
-/// sequence 0.
+/// one sequence.
 struct Problem {
   PagedKv pages;
   int query_heads = 0;
@@ -60,9 +60,23 @@ Problem decode_problem(const cuda::KvPool& shape, int sharing, int window, const
   return problem;
 }
 
+/// The last `count` tokens of a sequence, behind `cached` ones; everything no row may read stays NaN.
+Problem prefill_problem(const cuda::KvPool& shape, int sharing, int window, std::int64_t cached, int count,
+                        std::mt19937& random) {
+  constexpr float kSize = 1.5F;
+  const std::int64_t length = cached + count;
+  Problem problem{PagedKv(shape, {5, length}, random), sharing * shape.kv_heads, window, length, {}, {}};
+  for (std::int64_t position = cached; position < length; ++position)
+    problem.rows.push_back({1, 0, static_cast<std::int32_t>(position), problem.pages.first_pages[1], -1, 1.0F});
+  problem.pages.fill(1, kLayer, problem.first_seen(0), length, kSize, random);
+  random_query(problem, kSize, random);
+  return problem;
+}
+
 enum class Kernel { decode, prefill };
 
-std::vector<float> attend(Problem& problem, [[maybe_unused]] Kernel kernel) {
+/// Prefill takes its rows `slice_rows` at a time: as many as its scratch is for.
+std::vector<float> attend(Problem& problem, Kernel kernel, int slice_rows = 8) {
   const PoisonedBuffer pool = on_card(problem.pages.bytes);
   const PoisonedBuffer pages = on_card(problem.pages.pages);
   const PoisonedBuffer rows = on_card(problem.rows);
@@ -70,9 +84,10 @@ std::vector<float> attend(Problem& problem, [[maybe_unused]] Kernel kernel) {
   const PoisonedBuffer out(problem.query.size() * sizeof(float));
   const auto row_count = static_cast<int>(problem.rows.size());
   const cuda::KvPool& kv = problem.pages.kv;
-  const PoisonedBuffer partial(
-      sizeof(float) * cuda::attend_scratch_floats(row_count, problem.query_heads, kv.head_size, problem.max_context));
-  const std::vector<std::uint32_t> zeros(cuda::attend_scratch_counters(row_count, kv.kv_heads), 0);
+  const int scratch_rows = kernel == Kernel::decode ? row_count : slice_rows;
+  const PoisonedBuffer partial(sizeof(float) * cuda::attend_scratch_floats(scratch_rows, problem.query_heads,
+                                                                           kv.head_size, problem.max_context));
+  const std::vector<std::uint32_t> zeros(cuda::attend_scratch_counters(scratch_rows, kv.kv_heads), 0);
   const PoisonedBuffer counters = on_card(zeros);
 
   cuda::Attention a;
@@ -88,9 +103,13 @@ std::vector<float> attend(Problem& problem, [[maybe_unused]] Kernel kernel) {
   a.window_tokens = problem.window;
   a.scale = static_cast<float>(problem.scale());
   a.max_context_tokens = problem.max_context;
+  a.scratch_rows = scratch_rows;
   a.partial = reinterpret_cast<float*>(partial.data());
   a.counters = reinterpret_cast<std::uint32_t*>(counters.data());
-  cuda::attend_decode(a, nullptr);
+  if (kernel == Kernel::decode)
+    cuda::attend_decode(a, nullptr);
+  else
+    cuda::attend_prefill(a, problem.rows[0].position, nullptr);
   DUET_CUDA(cudaDeviceSynchronize());
   EXPECT_TRUE(from_card<std::uint32_t>(counters) == zeros);
   for (const PoisonedBuffer* buffer : {&pool, &pages, &rows, &query, &out, &partial, &counters})
@@ -105,10 +124,11 @@ struct Expected {
   double score_error = 0;  ///< Of the largest score, base e.
 };
 
-/// Bounds as the kernels' headers derive them. With s the largest scale * sum |q k|, scores are off by
+/// Bounds as the decode kernel's header derives them; a row of a prefill is a decode row. With s the largest
+/// scale * sum |q k|, scores are off by
 ///   d = s * ((head_size + 8) * 2^-23 + 2^-16 with bf16 operands)
 /// so weights by a factor exp(+-2 d); weights are held to `weight_error` and added in `sums` rounded steps.
-Expected expected(Problem& problem, Kernel kernel, std::size_t row, int head) {
+Expected expected(Problem& problem, std::size_t row, int head) {
   const KvView view = problem.pages.view(problem.sequence_of(row));
   const int kv_head = head / (problem.query_heads / problem.pages.kv.kv_heads);
   const auto size = static_cast<std::size_t>(view.head_size);
@@ -138,8 +158,8 @@ Expected expected(Problem& problem, Kernel kernel, std::size_t row, int head) {
   const double d = largest_product * ((static_cast<double>(size) + 8) * 0x1p-23 + (bf16 ? 0x1p-16 : 0.0));
   result.score_error = d;
   const double tokens = static_cast<double>(last - first);
-  const double sums = kernel == Kernel::decode ? 24 + 2 * std::sqrt(tokens / 128) : 16 + tokens / 8;
-  const double weight_error = bf16 ? 0x1p-16 : kernel == Kernel::decode ? 0x1p-22 : 0x1p-11;
+  const double sums = 24 + 2 * std::sqrt(tokens / 128);
+  const double weight_error = bf16 ? 0x1p-16 : 0x1p-22;
   const double relative = std::expm1(2 * d) + weight_error + sums * 0x1p-23;
   double total = 0;
   for (double& score : scores) total += score = std::exp(score - maximum);
@@ -163,7 +183,7 @@ void check(Problem& problem, Kernel kernel, const std::string& what) {
         ASSERT_TRUE(same_bits(got, std::vector<float>(size, 0.0F))) << what;
         continue;
       }
-      const Expected want = expected(problem, kernel, row, head);
+      const Expected want = expected(problem, row, head);
       ASSERT_TRUE(all_within(got, want.out, want.bounds))
           << what << " row " << row << " at " << problem.rows[row].position << " head " << head;
       for (std::size_t i = 0; i < size; ++i)
@@ -237,6 +257,63 @@ TEST(CudaAttendDecode, SameBitsAloneInABatchTwiceAndWhateverTheGrid) {
   }
 }
 
+// ---- prefill ----
+
+TEST(CudaAttendPrefill, MatchesTheOracleForRandomShapes) {
+  DUET_NEEDS_GPU();
+  std::mt19937 random(20261212);
+  const auto one_of = [&](const std::vector<int>& all) { return all[random() % all.size()]; };
+  for (const KvType type : kTypes)
+    for (const int head_size : {32, 64, 80, 96, 128, 256})
+      for (int round = 0; round < 4; ++round) {
+        const int kv_heads = one_of({1, 2, 3});
+        const int sharing = one_of({1, 2, 4, 7, 8, 9, 16});
+        const int window = one_of({0, 0, 5, 40, 128});
+        const int cached = one_of({0, 1, 15, 127, 128, 129, static_cast<int>(random() % 500)});
+        const int count = one_of({1, 2, 8, 9, 17, 33});
+        const int tokens_per_page = one_of({1, 16, 37, 128});
+        Problem problem = prefill_problem(pool_of(type, head_size, kv_heads, tokens_per_page), sharing, window, cached,
+                                          count, random);
+        check(problem, Kernel::prefill,
+              fmt::format("{} head size {}, {} KV heads of {}, window {}, {} new behind {}, {} tokens a page",
+                          name_of(type), head_size, kv_heads, sharing, window, count, cached, tokens_per_page));
+      }
+}
+
+/// Windows that end inside the chunk, at its beginning, and in the prefix.
+TEST(CudaAttendPrefill, SeesItsWindowAlone) {
+  DUET_NEEDS_GPU();
+  std::mt19937 random(20261213);
+  for (const KvType type : kTypes)
+    for (const int window : {1, 7, 64, 4096})
+      for (const int cached : {0, 6, 7, 600}) {
+        Problem problem = prefill_problem(pool_of(type, 64, 1, 37), 4, window, cached, 20, random);
+        check(problem, Kernel::prefill, fmt::format("{} window {} behind {}", name_of(type), window, cached));
+      }
+}
+
+TEST(CudaAttendPrefill, SameBitsHoweverThePromptIsCut) {
+  DUET_NEEDS_GPU();
+  std::mt19937 random(20261214);
+  for (const KvType type : kTypes)
+    for (const int window : {0, 50}) {
+      Problem whole = prefill_problem(pool_of(type, 96, 2, 37), 6, window, 120, 40, random);
+      const std::vector<float> out = attend(whole, Kernel::prefill);
+      for (const int slice_rows : {1, 7, 64})
+        ASSERT_TRUE(same_bits(attend(whole, Kernel::prefill, slice_rows), out)) << slice_rows;
+      for (const auto& cut : {std::pair<std::size_t, std::size_t>{0, 1}, {0, 13}, {13, 40}, {39, 40}}) {
+        const auto part = [&](const std::vector<float>& all) {
+          return std::span(all).subspan(cut.first * whole.row_size(), (cut.second - cut.first) * whole.row_size());
+        };
+        Problem chunk = whole;
+        chunk.rows.assign(whole.rows.begin() + static_cast<std::ptrdiff_t>(cut.first),
+                          whole.rows.begin() + static_cast<std::ptrdiff_t>(cut.second));
+        chunk.query.assign(part(whole.query).begin(), part(whole.query).end());
+        ASSERT_TRUE(same_bits(attend(chunk, Kernel::prefill), part(out))) << cut.first << " to " << cut.second;
+      }
+    }
+}
+
 // ---- both ----
 
 /// O-10: q . k is beyond f16 before it is scaled.
@@ -259,6 +336,11 @@ TEST(CudaAttendDecode, OneKeyTakesAllWhereProductsAreBeyondF16) {
   check_that_one_key_takes_all(Kernel::decode);
 }
 
+TEST(CudaAttendPrefill, OneKeyTakesAllWhereProductsAreBeyondF16) {
+  DUET_NEEDS_GPU();
+  check_that_one_key_takes_all(Kernel::prefill);
+}
+
 /// Queries and keys of size 1e4: scores of 1e9. Where the largest leads by more than float32 can err, its value is the
 /// answer.
 void check_huge_scores(Kernel kernel) {
@@ -277,7 +359,7 @@ void check_huge_scores(Kernel kernel) {
         scores.emplace_back(score * problem.scale(), p);
       }
       std::sort(scores.rbegin(), scores.rend());
-      const Expected want = expected(problem, kernel, 0, head);
+      const Expected want = expected(problem, 0, head);
       const std::span<const float> got = std::span(out).subspan(static_cast<std::size_t>(head) * 64, 64);
       for (const float x : got) ASSERT_TRUE(std::isfinite(x));
       if (scores[0].first - scores[1].first < 2 * want.score_error + 40) continue;
@@ -292,6 +374,11 @@ void check_huge_scores(Kernel kernel) {
 TEST(CudaAttendDecode, HugeScoresStayFinite) {
   DUET_NEEDS_GPU();
   check_huge_scores(Kernel::decode);
+}
+
+TEST(CudaAttendPrefill, HugeScoresStayFinite) {
+  DUET_NEEDS_GPU();
+  check_huge_scores(Kernel::prefill);
 }
 
 TEST(CudaAttend, NamesWhatItSupports) {

@@ -105,10 +105,11 @@ void expect_same(const cuda::SampledRow& got, const SampleResult& want, const st
   }
 }
 
-/// Rows of every kind: smooth, peaked, full of ties, partly masked, wide.
+/// Rows of every kind: smooth, peaked, full of ties, partly masked, wide; settings up to the ends of what is allowed.
 Row random_row(std::int64_t vocabulary, std::mt19937& random) {
   const auto chance = [&](unsigned of) { return random() % of == 0; };
   const auto unit = [&] { return static_cast<double>(random() % 10001) / 10000.0; };
+  const auto any_id = [&] { return static_cast<std::int32_t>(random() % static_cast<unsigned>(vocabulary)); };
   Row row;
   const float spread = std::vector<float>{0.01F, 1.0F, 4.0F, 30.0F}[random() % 4];
   std::normal_distribution<float> normal(0.0F, spread);
@@ -128,12 +129,18 @@ Row random_row(std::int64_t vocabulary, std::mt19937& random) {
   if (chance(3)) row.sampling.min_p = 0.3 * unit();
   if (chance(3)) row.sampling.repetition_penalty = 0.5 + 1.5 * unit();
   if (chance(2))
-    for (int i = 0; i < 50; ++i)
-      row.history.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(vocabulary)));
+    for (int i = 0; i < 50; ++i) row.history.push_back(any_id());
   if (chance(4))
-    for (int i = 0; i < 5; ++i)
-      row.sampling.logit_bias.push_back({static_cast<std::int32_t>(random() % static_cast<unsigned>(vocabulary)),
-                                         static_cast<float>(20 * unit() - 10)});
+    for (int i = 0; i < 5; ++i) row.sampling.logit_bias.push_back({any_id(), static_cast<float>(20 * unit() - 10)});
+  if (chance(6)) row.sampling.temperature = std::vector<double>{1e-8, 1e-30, 1e30}[random() % 3];
+  if (chance(8)) row.sampling.min_p = 1;
+  if (chance(8)) row.sampling.logit_bias.push_back({any_id(), chance(2) ? 1e9F : -1e9F});
+  if (chance(12)) {  // All but one masked by bias.
+    const std::int32_t kept = any_id();
+    row.sampling.logit_bias.clear();
+    for (std::int32_t id = 0; id < vocabulary; ++id)
+      if (id != kept) row.sampling.logit_bias.push_back({id, -1e9F});
+  }
   row.sampling.seed = random();
   row.draw = random() % 100;
   row.logprobs = static_cast<int>(random() % 21);

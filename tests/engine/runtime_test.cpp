@@ -147,7 +147,10 @@ TEST_F(RuntimeTest, WhatNeverFitsIsRefusedAtOnceWithBothNumbers) {
 TEST_F(RuntimeTest, ThePositionsOfAModelAreALimitToo) {
   Runtime& runtime = open({.kv_tokens = 4096, .positions = 50});
   EXPECT_EQ(run(runtime, request_of(kLaya, fake_prompt(40, 1), 10)).code, Code::ok);
-  EXPECT_EQ(run(runtime, request_of(kLaya, fake_prompt(40, 1), 11)).code, Code::no_room);
+  const Answer answer = run(runtime, request_of(kLaya, fake_prompt(40, 1), 11));
+  EXPECT_EQ(answer.code, Code::no_room);
+  EXPECT_NE(answer.message.find("together 51"), std::string::npos) << answer.message;
+  EXPECT_NE(answer.message.find("is 50 tokens"), std::string::npos) << answer.message;
 }
 
 TEST_F(RuntimeTest, RejectNamesTheLimitOfTheRequest) {

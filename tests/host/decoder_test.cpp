@@ -162,15 +162,21 @@ TEST(Decoder, ChangingTheLastTokenLeavesEarlierLogitsBitEqual) {  // O-10: causa
 
 TEST(Decoder, StaysFiniteWhereHalfPrecisionOverflows) {  // O-10
   DUET_NEEDS_DEVICE();
-  ArraySource source(small_spec(), all_in({.storage = Storage::f32}), 170);
-  for (int layer = 0; layer < 3; ++layer) {
-    source.array(Part::query_bias, layer)[3] = 400.0F;
-    source.array(Part::key_bias, layer)[3] = 200.0F;
+  for (const StorageSpec storage :
+       {StorageSpec{.storage = Storage::f32}, StorageSpec{.storage = Storage::f16},
+        StorageSpec{.storage = Storage::bf16}, StorageSpec{.storage = Storage::nf4, .block_size = 64}}) {
+    SCOPED_TRACE(name_of(storage.storage));
+    ArraySource source(small_spec(), all_in(storage), 170);
+    for (int layer = 0; layer < 3; ++layer) {
+      source.array(Part::query_bias, layer)[3] = 400.0F;
+      source.array(Part::key_bias, layer)[3] = 200.0F;
+    }
+    // A channel of the residual stream at nearly the largest float16; nf4 holds no other number beside it.
+    for (std::size_t token = 0; token < 128; ++token) source.array(Part::embedding, -1)[token * 64 + 5] = 60000.0F;
+    const std::vector<std::int32_t> tokens = random_tokens(20, 128, 12);
+    EXPECT_TRUE(all_within_relative(StepRunner(source).logits(tokens, 16), plain_logits(source, tokens),
+                                    std::max(1e-4, device_under_test().step_tolerance)));
   }
-  for (std::size_t token = 0; token < 128; ++token) source.array(Part::embedding, -1)[token * 64 + 5] = 60000.0F;
-  const std::vector<std::int32_t> tokens = random_tokens(20, 128, 12);
-  EXPECT_TRUE(all_within_relative(StepRunner(source).logits(tokens, 16), plain_logits(source, tokens),
-                                  std::max(1e-4, device_under_test().step_tolerance)));
 }
 
 // ---- equal bits ----

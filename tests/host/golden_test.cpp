@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "loaders/loaders.h"
+#include "loaders/safetensors.h"
 #include "loaders/safetensors_writer.h"
 #include "loaders/tokenizer_json.h"
 #include "tests/host/device_under_test.h"
 #include "tests/host/step_runner.h"
+#include "tests/loaders/write_safetensors.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
 #include "tests/support/test_data.h"
@@ -112,6 +115,41 @@ std::vector<std::string> adapter_folders() {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenAdapters, testing::ValuesIn(adapter_folders()), test_name);
+
+/// O-06. The copy is held in float16 where that is exact, else in bfloat16: 2^-30 is a number of the latter only.
+TEST(AdapterFormats, ABfloat16FileAndItsExactFloat32CopyGiveTheSameLogits) {
+  DUET_NEEDS_DEVICE();
+  const std::filesystem::path original = golden_directory() / "adapters/qwen2/all_r16";
+  const loaders::SafetensorsFile file(original / "adapter_model.safetensors");
+  std::vector<WrittenTensor> tensors;
+  for (const loaders::Tensor& tensor : file.tensors()) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.elements));
+    loaders::read_floats(tensor, 0, values);
+    for (float& value : values) value = to_float(to_bfloat16(value));
+    if (tensors.size() % 3 == 0) values[0] = 0x1p-30F;
+    tensors.push_back({tensor.name, "BF16", tensor.shape, std::move(values)});
+  }
+  const auto base = loaders::open_checkpoint(golden_directory() / "models/qwen2", {});
+  StepRunner runner(*base);
+  std::set<Storage> held;
+  const auto load_as = [&](int slot, const std::string& dtype) {
+    for (WrittenTensor& tensor : tensors) tensor.dtype = dtype;
+    const TemporaryDirectory folder;
+    std::filesystem::copy_file(original / "adapter_config.json", folder.path() / "adapter_config.json");
+    write_file(folder.path() / "adapter_model.safetensors", safetensors_file(tensors));
+    const auto adapter = loaders::open_adapter(folder.path(), base->spec(), base->name());
+    for (const AdapterTensor& tensor : adapter->spec().tensors) held.insert(tensor.storage);
+    runner.backend->load_adapter(0, slot, *adapter, 1.0F);
+  };
+  load_as(0, "BF16");
+  EXPECT_EQ(held, std::set{Storage::bf16});
+  load_as(1, "F32");
+  EXPECT_EQ(held, (std::set{Storage::f16, Storage::bf16}));
+  const auto ids =
+      GoldenArrays("adapters/qwen2/all_r16/expected.json").index().at("ids").get<std::vector<std::int32_t>>();
+  EXPECT_TRUE(same_or_close(runner.logits(ids, 5, 1), runner.logits(ids, 5, 0)));
+  EXPECT_FALSE(all_within_relative(runner.logits(ids, 5, 0), runner.logits(ids, 5), 1e-2));
+}
 
 // ---- a real model ----
 

@@ -192,6 +192,25 @@ TEST_F(Checkpoint, AMissingTensorIsNamedWithTheNearestOne) {
   EXPECT_TRUE(fails_with(Code::bad_file, {kQuery, "p_proj"}, [&] { open(); }));
 }
 
+TEST_F(Checkpoint, NormsAndBiasesOfTheConfigMustBeThere) {
+  config_["architectures"] = {"Qwen3ForCausalLM"};
+  config_["model_type"] = "qwen3";
+  config_["attention_bias"] = true;
+  const std::vector<WrittenTensor> whole = test::tiny_tensors(test::spec_of(config_));
+  for (const char* part :
+       {"q_norm.weight", "k_norm.weight", "q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"}) {
+    const std::string name = std::string("model.layers.1.self_attn.") + part;
+    tensors_ = whole;
+    EXPECT_NO_THROW(open());
+    drop(name);
+    EXPECT_TRUE(fails_with(Code::bad_file, {"lacks 1 of the tensors", name}, [&] { open(); }));
+  }
+  tensors_ = whole;
+  std::erase_if(tensors_, [](const WrittenTensor& tensor) { return tensor.name.ends_with(".bias"); });
+  EXPECT_TRUE(
+      fails_with(Code::bad_file, {"lacks 8 of the tensors", "model.layers.0.self_attn.q_proj.bias"}, [&] { open(); }));
+}
+
 TEST_F(Checkpoint, TiedHeadIsOneTableAndAHeadInTheFileIsReported) {
   EXPECT_EQ(open()->tensors().size(), 20U);
   add("lm_head.weight", {320, 64});

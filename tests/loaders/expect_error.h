@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "duet/error.h"
 
@@ -12,7 +12,7 @@ namespace duet::test {
 
 /// `action()` throws Error of this code and its text holds every one of `parts`.
 template <typename Action>
-testing::AssertionResult fails_with(Code code, std::initializer_list<std::string_view> parts, Action action) {
+testing::AssertionResult fails_with(Code code, const std::vector<std::string_view>& parts, Action action) {
   try {
     action();
   } catch (const Error& error) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "engine/tokenizer_bpe.h"
+#include "loaders/tokenizer_json.h"
+#include "tests/support/test_data.h"
 #include "tests/tokenizers/tokenizer_support.h"
 
 namespace duet::test {
@@ -62,6 +64,7 @@ std::string hostile_text(std::size_t kind, std::size_t bytes) {
   }
 }
 constexpr std::size_t kKinds = 10;
+constexpr const char* kReal[] = {"qwen3", "gpt2", "llama2", "modernbert"};
 
 double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
   double best = std::numeric_limits<double>::max();
@@ -78,7 +81,7 @@ double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
 /// be 64 times.
 TEST(TokenizerTime, GrowsInProportionToTheText) {
   bool any = false;
-  for (const std::string name : {"qwen3", "gpt2", "llama2", "modernbert"}) {
+  for (const std::string name : kReal) {
     const auto tokenizer = shared_tokenizer(name);
     if (!tokenizer) continue;
     any = true;
@@ -90,6 +93,20 @@ TEST(TokenizerTime, GrowsInProportionToTheText) {
     }
   }
   if (!any) GTEST_SKIP() << "no tokenizers in the shared data";
+}
+
+/// The repository's own tokenizers, some of which take the whole text as one piece, and the real ones where they are.
+TEST(TokenizerTime, AHundredKilobytesTakeFarLessThanASecond) {
+  const nlohmann::json toys = golden("toys.json");
+  std::map<std::string, std::shared_ptr<const Tokenizer>> tokenizers;
+  for (const auto& [name, json] : toys["bases"].items()) tokenizers["toy " + name] = parse(json);
+  for (const std::string name : {"qwen2", "llama_gqa"})
+    tokenizers[name] = loaders::load_tokenizer(golden_directory() / "models" / name);
+  for (const std::string name : kReal)
+    if (const auto tokenizer = shared_tokenizer(name)) tokenizers["real " + name] = tokenizer;
+  for (const auto& [name, tokenizer] : tokenizers)
+    for (std::size_t kind = 0; kind < kKinds; ++kind)
+      EXPECT_LE(seconds_to_encode(*tokenizer, hostile_text(kind, 100'000)), 0.5) << name << ", kind " << kind;
 }
 
 /// The loop of the definition: again and again the pair of lowest rank, the leftmost of equals.
