@@ -37,6 +37,16 @@ struct StepOutcome {
   SampleResult sampled;
 };
 
+/// One row for an encoder with a decision head. Spans and pointers belong to the caller.
+struct EncoderRow {
+  std::span<const std::int32_t> tokens;   ///< At most the model's longest row.
+  std::span<const std::int32_t> markers;  ///< Positions of the options' tokens in the row, at least one.
+  int question_kind = 0;                  ///< Row of the type embedding.
+  float* option_logits = nullptr;         ///< [markers.size()]
+  float* act_logits = nullptr;            ///< [act_outputs], or null.
+  float* encoded = nullptr;               ///< When not null: [tokens.size(), hidden] behind the final norm (tests).
+};
+
 using LoadProgress = std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)>;
 
 class Backend {
@@ -65,6 +75,10 @@ class Backend {
 
   /// One new token for each sequence, all of one model; sequences.size() <= limits.max_batch_sequences.
   virtual void decode(int model, std::span<const StepSequence> sequences, std::span<StepOutcome> outcomes) = 0;
+
+  /// Rows of an encoder, one batch; rows.size() >= 1. `outcomes[i].bad_layer` counts decision layers behind the
+  /// encoder's. Only where BackendFacts::encoders says so.
+  virtual void encode(int model, std::span<const EncoderRow> rows, std::span<StepOutcome> outcomes);
 };
 
 struct HostOptions {

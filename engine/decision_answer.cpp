@@ -31,6 +31,23 @@ std::vector<double> option_probabilities(std::span<const float> logits, double t
   return probabilities;
 }
 
+std::array<float, 4> act_features(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - largest);
+  double first = 0, second = 0, entropy = 0;
+  for (const float logit : logits) {
+    const double p = std::exp(double{logit} - largest) / sum;
+    entropy -= p * std::log(std::max(p, 1e-9));
+    second = std::max(second, std::min(first, p));
+    first = std::max(first, p);
+  }
+  if (logits.size() < 2) second = 0;
+  const auto n = static_cast<double>(std::max<std::size_t>(logits.size(), 2));
+  return {static_cast<float>(first), static_cast<float>(first - second), static_cast<float>(entropy / std::log(n)),
+          static_cast<float>(n / 255)};
+}
+
 Confidences confidences_of(std::span<const double> probabilities) {
   const auto n = static_cast<double>(probabilities.size());
   if (probabilities.size() < 2) return {};

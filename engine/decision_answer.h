@@ -23,6 +23,10 @@ struct LayaCalibration {
 /// softmax(logits / temperature). Throws Error(non_finite) naming `what` when a logit is not finite.
 std::vector<double> option_probabilities(std::span<const float> logits, double temperature, std::string_view what);
 
+/// What Laya's act head reads of a row's options beside the first token's vector: the largest probability, its lead
+/// over the second (0 without one), the entropy over log n and n / 255, of probabilities without temperature.
+std::array<float, 4> act_features(std::span<const float> logits);
+
 /// Measures of how sure an answer is; all in [0, 1], and 1 for a question of one option.
 struct Confidences {
   double largest = 1;  ///< The largest probability: what temperatures are fitted on, and what routing reads.

@@ -170,6 +170,80 @@ void list_layer(const ModelSpec& m, int layer, TensorLister& list) {
   }
 }
 
+// Names as in Laya's published files (ModernBERT under "encoder.", torch's TransformerEncoderLayer under "head.").
+
+void list_encoder_layer(const ModelSpec& m, int layer, TensorLister& list) {
+  const std::string at = fmt::format("encoder.layers.{}.", layer);
+  const auto linear = [&](std::string_view name, Part part, int rows, int columns) {
+    list.matrix(fmt::format("{}{}.weight", at, name), part, layer, TensorRole::linear, rows, columns);
+  };
+  if (layer > 0) list.vector(at + "attn_norm.weight", Part::input_norm, layer, m.hidden);
+  linear("attn.Wo", Part::output, m.hidden, m.hidden);
+  list.vector(at + "mlp_norm.weight", Part::post_attention_norm, layer, m.hidden);
+  linear("mlp.Wo", Part::down, m.hidden, m.mlp);
+  linear("attn.Wqkv", Part::query_key_value, 3 * m.hidden, m.hidden);
+  linear("mlp.Wi", Part::gate_up, 2 * m.mlp, m.hidden);
+}
+
+/// A matrix of the decision head and its bias.
+void list_biased(std::string_view weight, std::string_view bias, Part part, Part bias_part, int layer, int rows,
+                 int columns, TensorLister& list) {
+  list.matrix(std::string(weight), part, layer, TensorRole::decision, rows, columns);
+  list.vector(std::string(bias), bias_part, layer, rows);
+}
+
+void list_decision_layer(const ModelSpec& m, int index, TensorLister& list) {
+  const std::string at = fmt::format("head.layers.{}.", index);
+  const int layer = m.layers + index;
+  const auto biased = [&](const std::string& name, Part part, Part bias_part, int rows, int columns) {
+    list_biased(at + name + "weight", at + name + "bias", part, bias_part, layer, rows, columns, list);
+  };
+  const int wide = 4 * m.hidden;
+  list.vector(at + "norm1.weight", Part::input_norm, layer, m.hidden);
+  list.vector(at + "norm1.bias", Part::input_norm_bias, layer, m.hidden);
+  biased("self_attn.in_proj_", Part::query_key_value, Part::query_key_value_bias, 3 * m.hidden, m.hidden);
+  biased("self_attn.out_proj.", Part::output, Part::output_bias, m.hidden, m.hidden);
+  list.vector(at + "norm2.weight", Part::post_attention_norm, layer, m.hidden);
+  list.vector(at + "norm2.bias", Part::post_attention_norm_bias, layer, m.hidden);
+  biased("linear1.", Part::up, Part::up_bias, wide, m.hidden);
+  biased("linear2.", Part::down, Part::down_bias, m.hidden, wide);
+}
+
+std::vector<TensorRow> tensors_of_encoder(const ModelSpec& m) {
+  TensorLister list;
+  list.matrix("encoder.embeddings.tok_embeddings.weight", Part::embedding, -1, TensorRole::embedding, m.vocabulary,
+              m.hidden);
+  list.vector("encoder.embeddings.norm.weight", Part::embedding_norm, -1, m.hidden);
+  for (int layer = 0; layer < m.layers; ++layer) list_encoder_layer(m, layer, list);
+  list.vector("encoder.final_norm.weight", Part::final_norm, -1, m.hidden);
+  list.matrix("type_emb.weight", Part::type_embedding, -1, TensorRole::decision, kQuestionKinds, m.hidden);
+  for (int index = 0; index < m.decision_layers; ++index) list_decision_layer(m, index, list);
+  list.vector("scorer.0.weight", Part::scorer_norm, -1, m.hidden);
+  list.vector("scorer.0.bias", Part::scorer_norm_bias, -1, m.hidden);
+  list_biased("scorer.1.weight", "scorer.1.bias", Part::scorer_hidden, Part::scorer_hidden_bias, -1, m.hidden, m.hidden,
+              list);
+  list_biased("scorer.3.weight", "scorer.3.bias", Part::scorer_output, Part::scorer_output_bias, -1, 1, m.hidden, list);
+  list_biased("act_head.0.weight", "act_head.0.bias", Part::act_hidden, Part::act_hidden_bias, -1, kActWidth,
+              m.hidden + kActFeatures, list);
+  list_biased("act_head.2.weight", "act_head.2.bias", Part::act_output, Part::act_output_bias, -1, m.act_outputs,
+              kActWidth, list);
+  return list.take();
+}
+
+void check_encoder(const ModelSpec& spec, const SpecChecker& checker) {
+  checker.within("the number of decision layers", spec.decision_layers, 0, kMostLayers);
+  checker.within("the number of decision heads", spec.decision_heads, 1, kMostHeads);
+  checker.within("outputs of the act head", spec.act_outputs, 1, kMostHeads);
+  checker.that(
+      spec.query_heads == spec.kv_heads && spec.query_width() == spec.hidden,
+      fmt::format("{} heads of {} do not make the hidden size {}", spec.query_heads, spec.head_size, spec.hidden));
+  checker.that(spec.hidden % spec.decision_heads == 0,
+               fmt::format("{} decision heads do not divide the hidden size {}", spec.decision_heads, spec.hidden));
+  checker.that(spec.rope.kind == RopeKind::standard && spec.sliding_rope.kind == RopeKind::standard,
+               "an encoder's rotary embedding is not of the default kind");
+  check_rope(spec.sliding_rope, checker);
+}
+
 }  // namespace
 
 void check(const ModelSpec& spec, std::string_view source) {
@@ -195,6 +269,7 @@ void check(const ModelSpec& spec, std::string_view source) {
       fmt::format("{} layers are marked as sliding or not; the model has {}", spec.layer_slides.size(), spec.layers));
   checker.within("begin id", spec.begin_id, -1, spec.vocabulary - 1);
   for (const std::int32_t id : spec.end_ids) checker.within("end id", id, 0, spec.vocabulary - 1);
+  if (spec.kind == ModelKind::encoder) check_encoder(spec, checker);
 }
 
 std::vector<float> inverse_frequencies(const RopeSpec& rope, int head_size) {
@@ -223,12 +298,14 @@ std::string_view name_of(KvStorage storage) {
 }
 
 std::int64_t kv_bytes_per_token(const ModelSpec& spec, KvStorage storage) {
+  if (spec.kind == ModelKind::encoder) return 0;
   std::int64_t head_bytes = std::int64_t{spec.head_size} * (storage == KvStorage::f32 ? 4 : 2);
   if (storage == KvStorage::int8) head_bytes = spec.head_size + std::int64_t{sizeof(float)};
   return std::int64_t{2} * spec.layers * spec.kv_heads * head_bytes;
 }
 
 std::vector<TensorRow> tensors_of(const ModelSpec& spec) {
+  if (spec.kind == ModelKind::encoder) return tensors_of_encoder(spec);
   TensorLister list;
   list.matrix("model.embed_tokens.weight", Part::embedding, -1, TensorRole::embedding, spec.vocabulary, spec.hidden);
   for (int layer = 0; layer < spec.layers; ++layer) list_layer(spec, layer, list);

@@ -8,8 +8,8 @@
 
 #include "engine/weights.h"
 
-/// What a decoder is: numbers that never change after load. Where its weights lie is `plan.h`; what a step scribbles
-/// on, the backend's.
+/// What a model is, a decoder or an encoder with a decision head: numbers that never change after load. Where its
+/// weights lie is `plan.h`; what a step scribbles on, the backend's.
 namespace duet {
 
 enum class RopeKind : std::uint8_t { standard, linear, llama3, yarn };
@@ -30,7 +30,13 @@ struct RopeSpec {
   friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 
+enum class ModelKind : std::uint8_t {
+  decoder,  ///< Causal: keys and values in pages, a token at a time.
+  encoder   ///< ModernBERT with Laya's decision head: whole rows, both ways, nothing kept between steps.
+};
+
 struct ModelSpec {
+  ModelKind kind = ModelKind::decoder;
   std::string architecture;  ///< "Qwen2ForCausalLM", ... as the config names it.
   int layers = 0;
   int hidden = 0;
@@ -44,16 +50,22 @@ struct ModelSpec {
   bool query_key_value_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
-  bool query_key_norm = false;     ///< RMSNorm over each head of q and k before rotation (Qwen3).
-  bool tied_head = false;          ///< logits = embedding * h.
-  int sliding_window_tokens = 0;   ///< 0: none. A layer that slides sees positions (p - window, p].
+  bool query_key_norm = false;  ///< RMSNorm over each head of q and k before rotation (Qwen3).
+  bool tied_head = false;       ///< logits = embedding * h.
+  /// 0: none. A layer that slides sees positions (p - window, p]; an encoder's [p - window, p + window].
+  int sliding_window_tokens = 0;
   std::vector<bool> layer_slides;  ///< [layers] when sliding_window_tokens > 0.
   RopeSpec rope;
+  RopeSpec sliding_rope;              ///< Encoders: of the layers that slide.
+  int decision_layers = 0;            ///< Encoders: layers of the decision head, numbered behind the encoder's own.
+  int decision_heads = 0;             ///< Encoders: attention heads of those.
+  int act_outputs = 0;                ///< Encoders: outputs of the act head.
   std::vector<std::int32_t> end_ids;  ///< Union of every source; generation stops on any.
   std::int32_t begin_id = -1;         ///< -1: none.
 
   int query_width() const { return query_heads * head_size; }
   int kv_width() const { return kv_heads * head_size; }
+  int all_layers() const { return layers + decision_layers; }
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
@@ -69,17 +81,18 @@ std::vector<float> inverse_frequencies(const RopeSpec& rope, int head_size);
 enum class KvStorage : std::uint8_t { f32, f16, bf16, int8 };
 std::string_view name_of(KvStorage storage);
 
-/// Bytes of KV one token costs: 2 * layers * kv_heads * (head_size elements, and for int8 a scale).
+/// Bytes of KV one token costs: 2 * layers * kv_heads * (head_size elements, and for int8 a scale); 0 for an encoder.
 std::int64_t kv_bytes_per_token(const ModelSpec& spec, KvStorage storage);
 
 enum class TensorRole : std::uint8_t {
   embedding,
   head,
   linear,
-  vector
-};  ///< vector: norms and biases, always float32 in memory.
+  decision,  ///< Matrices of a decision head: never quantised.
+  vector     ///< Norms and biases, always float32 in memory.
+};
 
-/// The matrices of a decoder, by place. `layer` is -1 for embedding, final norm and head.
+/// The matrices of a model, by place. `layer` is -1 for what stands before and behind the layers.
 enum class Part : std::uint8_t {
   embedding,
   head,
@@ -101,10 +114,31 @@ enum class Part : std::uint8_t {
   up_bias,
   down_bias,
   query_norm,
-  key_norm
+  key_norm,
+  // Encoders and decision heads.
+  embedding_norm,
+  query_key_value,  ///< One matrix: rows of queries, keys, values.
+  query_key_value_bias,
+  gate_up,  ///< One matrix: rows of the activated half, then of its factor.
+  input_norm_bias,
+  post_attention_norm_bias,
+  type_embedding,
+  scorer_norm,
+  scorer_norm_bias,
+  scorer_hidden,
+  scorer_hidden_bias,
+  scorer_output,
+  scorer_output_bias,
+  act_hidden,
+  act_hidden_bias,
+  act_output,
+  act_output_bias
 };
 
-constexpr std::size_t kParts = static_cast<std::size_t>(Part::key_norm) + 1;
+constexpr std::size_t kParts = static_cast<std::size_t>(Part::act_output_bias) + 1;
+constexpr int kQuestionKinds = 3;  ///< Rows of a type embedding.
+constexpr int kActFeatures = 4;    ///< What the act head reads beside the first token's vector.
+constexpr int kActWidth = 256;     ///< Of its hidden layer.
 
 /// Every part of every layer has a number of its own, below places_of: tables of weights and adapters go by it.
 inline std::size_t place_of(Part part, int layer) {
@@ -120,10 +154,11 @@ struct TensorRow {
   std::int64_t columns = 0;
 };
 
-inline std::size_t places_of(const ModelSpec& spec) { return static_cast<std::size_t>(spec.layers + 1) * kParts; }
+inline std::size_t places_of(const ModelSpec& spec) { return static_cast<std::size_t>(spec.all_layers() + 1) * kParts; }
 
 /// The one list of tensors: loaders, plan, backends, packer and tests ask it. A tied head has no row of its own.
-/// Order: embedding, layers ascending (parts in enum order), final norm, head.
+/// Order: embedding, layers ascending (parts in enum order), final norm, head. An encoder's: embedding and its norm,
+/// layers, final norm, then its decision head.
 std::vector<TensorRow> tensors_of(const ModelSpec& spec);
 
 }  // namespace duet

@@ -66,6 +66,14 @@ void check_request(const PlanRequest& request) {
   std::set<std::string_view> names;
   for (const PlanModel& model : request.models) {
     check_model(model);
+    if (model.spec.kind == ModelKind::encoder && !request.backend.encoders)
+      throw Error(Code::unsupported,
+                  fmt::format("Model \"{}\" is an encoder ({}), which the {} backend does not run yet", model.name,
+                              model.spec.architecture, request.backend.name),
+                  "Choose --device host");
+    if (model.spec.kind == ModelKind::encoder && model.adapter_slots > 0)
+      throw Error(Code::unsupported, fmt::format("Model \"{}\" is an encoder and was given an adapter", model.name),
+                  "Encoders run without adapters");
     if (!names.insert(model.name).second)
       throw Error(Code::invalid_argument, fmt::format("Two models are called \"{}\"", model.name),
                   "Give each a name of its own");
@@ -114,6 +122,7 @@ int base_of(const PlanModel& model, Plan& plan, Carver& carver) {
 
 std::int64_t checked_kv_bytes(const PlanModel& model, const BackendFacts& backend) {
   const std::int64_t bytes = kv_bytes_per_token(model.spec, backend.kv_storage);
+  if (model.spec.kind == ModelKind::encoder) return bytes;
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / (2 * kFewestTokensPerPage);
   if (bytes < 1 || bytes > kMost)
     throw Error(
@@ -135,19 +144,19 @@ void size_pages(const PlanRequest& request, std::int64_t kv_tokens, Plan& plan) 
     page_bytes = std::max(page_bytes, plan.models[i].kv_bytes_per_token * kFewestTokensPerPage);
   }
   constexpr auto kAlignment = static_cast<std::int64_t>(kRegionAlignment);
-  page_bytes = ceil_divide(page_bytes, kAlignment) * kAlignment;
-  assert(page_bytes > 0);  // There is a model, and its token costs at least a byte.
+  page_bytes = ceil_divide(page_bytes, kAlignment) * kAlignment;  // 0 without a decoder.
   plan.page_bytes = static_cast<std::size_t>(page_bytes);
 
   for (std::size_t i = 0; i < request.models.size(); ++i) {
     PlannedModel& model = plan.models[i];
-    assert(model.kv_bytes_per_token > 0 && page_bytes / model.kv_bytes_per_token >= kFewestTokensPerPage);
+    if (model.kv_bytes_per_token == 0) continue;
+    assert(page_bytes / model.kv_bytes_per_token >= kFewestTokensPerPage);
     model.tokens_per_page = page_bytes / model.kv_bytes_per_token;
     plan.page_count =
         std::max(plan.page_count, ceil_divide(wanted_tokens(request.models[i], kv_tokens), model.tokens_per_page));
   }
   if (plan.page_count > std::numeric_limits<std::int32_t>::max() ||
-      plan.page_count > std::numeric_limits<std::int64_t>::max() / page_bytes)
+      (page_bytes > 0 && plan.page_count > std::numeric_limits<std::int64_t>::max() / page_bytes))
     throw Error(
         Code::no_room,
         fmt::format("A pool of {} KV tokens would need {} pages of {} bytes", kv_tokens, plan.page_count, page_bytes),
@@ -155,8 +164,9 @@ void size_pages(const PlanRequest& request, std::int64_t kv_tokens, Plan& plan) 
   for (std::size_t i = 0; i < request.models.size(); ++i) {
     PlannedModel& model = plan.models[i];
     // Pages number below 2^31 and the pool's bytes below 2^63, so tokens (at least one byte each) do not overflow.
+    const std::int64_t positions = request.models[i].spec.max_position_tokens;
     model.max_context_tokens =
-        std::min<std::int64_t>(request.models[i].spec.max_position_tokens, plan.page_count * model.tokens_per_page);
+        model.kv_bytes_per_token == 0 ? positions : std::min(positions, plan.page_count * model.tokens_per_page);
     plan.limits.max_context_tokens = std::max(plan.limits.max_context_tokens, model.max_context_tokens);
   }
 }

@@ -68,6 +68,7 @@ struct StepLimits {
 struct BackendFacts {
   std::string name;  ///< "host", "cuda"
   KvStorage kv_storage = KvStorage::f32;
+  bool encoders = false;          ///< Runs ModelKind::encoder.
   bool own_memory = false;        ///< The device's memory is not the host's: an embedding may stay with the host.
   std::size_t context_bytes = 0;  ///< Outside the arena but inside the budget (CUDA context); 0 on the host.
   /// What one model adds to the context (its captured graphs). Null: nothing.
@@ -113,7 +114,8 @@ struct PlannedModel {
   int base = 0;  ///< Index into Plan::bases.
   std::int64_t tokens_per_page = 0;
   std::int64_t kv_bytes_per_token = 0;
-  std::int64_t max_context_tokens = 0;  ///< min(model's positions, whole pool).
+  std::int64_t max_context_tokens =
+      0;  ///< min(model's positions, whole pool); an encoder's positions: its longest row.
   std::vector<Region> adapter_slots;
   Region state;  ///< Of the backend's own.
 };
@@ -140,7 +142,8 @@ constexpr std::int64_t kFewestTokensPerPage = 16;
 /// Lays the arena out:
 ///   bases     one region a tensor; models of equal `base_identity` share one base.
 ///   adapters  `adapter_slots` regions of `adapter_slot_bytes` for each model.
-///   pages     page_bytes = kFewestTokensPerPage tokens of the model whose tokens cost most, rounded up to
+///   pages     none for encoders. page_bytes = kFewestTokensPerPage tokens of the model whose tokens cost most, rounded
+///   up to
 ///             kRegionAlignment; every model fits tokens_per_page = page_bytes / kv_bytes_per_token into one.
 ///             page_count = the largest over models of ceil(kv_tokens / tokens_per_page), so each model could hold
 ///             `kv_tokens` if it had the pool alone. kv_tokens 0: kDefaultKvTokens, less for a model with fewer

@@ -117,10 +117,11 @@ std::string table_of(const Plan& plan) {
   for (std::size_t base = 0; base < plan.bases.size(); ++base) add_base(text, plan, static_cast<int>(base));
 
   fmt::format_to(std::back_inserter(text), "\nshared by all models\n");
-  add_line(text, {.name = "KV pages",
-                  .storage = std::string(name_of(plan.kv_storage)),
-                  .bytes = plan.page_bytes,
-                  .count = static_cast<std::size_t>(plan.page_count)});
+  if (plan.page_count > 0)
+    add_line(text, {.name = "KV pages",
+                    .storage = std::string(name_of(plan.kv_storage)),
+                    .bytes = plan.page_bytes,
+                    .count = static_cast<std::size_t>(plan.page_count)});
   add_line(text, {.name = plan.scratch.name, .storage = "", .bytes = plan.scratch.bytes, .count = 1});
   add_sum(text, "alignment between regions", plan.arena_bytes - bytes_of_regions(plan));
   if (plan.context_bytes > 0) add_sum(text, "device context (outside the arena)", plan.context_bytes);
@@ -132,6 +133,11 @@ std::string table_of(const Plan& plan) {
 
   fmt::format_to(std::back_inserter(text), "\nKV cache\n");
   for (const PlannedModel& model : plan.models) {
+    if (model.kv_bytes_per_token == 0) {
+      fmt::format_to(std::back_inserter(text), "  {}: none, it encodes whole rows; the longest row has {} tokens\n",
+                     model.name, grouped_digits(static_cast<std::uint64_t>(model.max_context_tokens)));
+      continue;
+    }
     const auto per_token = static_cast<std::uint64_t>(model.kv_bytes_per_token);
     const auto pool = static_cast<std::uint64_t>(plan.page_count * model.tokens_per_page);
     fmt::format_to(std::back_inserter(text),

@@ -53,6 +53,31 @@ void check_decode(const Plan& plan, int model, std::span<const StepSequence> seq
   }
 }
 
+void check_encode(const Plan& plan, int model, std::span<const EncoderRow> rows,
+                  std::span<const StepOutcome> outcomes) {
+  const PlannedModel& planned = planned_model(plan, model);
+  const ModelSpec& spec = plan.bases[static_cast<std::size_t>(planned.base)].spec;
+  const auto refuse = [](std::string what) { throw Error(Code::internal, std::move(what)); };
+  if (spec.kind != ModelKind::encoder) refuse(fmt::format("Model \"{}\" is no encoder", planned.name));
+  if (rows.empty() || outcomes.size() != rows.size())
+    refuse(fmt::format("{} rows to encode with {} outcomes", rows.size(), outcomes.size()));
+  for (const EncoderRow& row : rows) {
+    if (row.tokens.empty() || row.tokens.size() > static_cast<std::size_t>(spec.max_position_tokens))
+      refuse(fmt::format("A row of {} tokens; the longest has {}", row.tokens.size(), spec.max_position_tokens));
+    for (const std::int32_t token : row.tokens)
+      if (token < 0 || token >= spec.vocabulary)
+        throw Error(Code::invalid_argument,
+                    fmt::format("Token id {} is not below the vocabulary of {}", token, spec.vocabulary));
+    if (row.markers.empty() || row.markers.size() > row.tokens.size() || row.option_logits == nullptr)
+      refuse(fmt::format("A row with {} markers", row.markers.size()));
+    for (const std::int32_t marker : row.markers)
+      if (marker < 0 || static_cast<std::size_t>(marker) >= row.tokens.size())
+        refuse(fmt::format("A marker at {} of a row of {} tokens", marker, row.tokens.size()));
+    if (row.question_kind < 0 || row.question_kind >= kQuestionKinds)
+      refuse(fmt::format("Question kind {}", row.question_kind));
+  }
+}
+
 void check_adapter_fits(const Plan& plan, int model, int slot, const AdapterSource& source) {
   const PlannedModel& planned = planned_model(plan, model);
   if (slot < 0 || static_cast<std::size_t>(slot) >= planned.adapter_slots.size())

@@ -14,6 +14,8 @@ void check_prefill(const Plan& plan, int model, const StepSequence& sequence);
 void check_decode(const Plan& plan, int model, std::span<const StepSequence> sequences,
                   std::span<const StepOutcome> outcomes);
 
+void check_encode(const Plan& plan, int model, std::span<const EncoderRow> rows, std::span<const StepOutcome> outcomes);
+
 /// Throws Error(no_room) when an adapter is larger than its slot, Error(internal) when there is no such slot.
 void check_adapter_fits(const Plan& plan, int model, int slot, const AdapterSource& source);
 

@@ -12,6 +12,7 @@
 #include "loaders/checksum.h"
 #include "loaders/hf_config.h"
 #include "loaders/hf_quantisation.h"
+#include "loaders/laya_config.h"
 #include "loaders/names.h"
 #include "loaders/packed_header.h"
 #include "loaders/quantise.h"
@@ -100,7 +101,7 @@ class HfCheckpoint final : public WeightSource {
  public:
   HfCheckpoint(const fs::path& folder, const WeightOptions& options) : name_(folder.string()), files_(folder) {
     check_options(options);
-    spec_ = read_hf_config(folder, report_);
+    spec_ = is_laya_folder(folder) ? read_laya_config(folder, report_) : read_hf_config(folder, report_);
     open_tensors(options);
     note_ignored_options(options, spec_.tied_head, report_);
     compare_with_config(folder);
@@ -181,6 +182,7 @@ class HfCheckpoint final : public WeightSource {
 
   /// The tensors decide; where the config's list says otherwise, the report does.
   void compare_with_config(const fs::path& folder) {
+    if (spec_.kind == ModelKind::encoder) return;  // Laya is published in 16 bit alone.
     const auto quantised = read_quantisation(folder);
     std::vector<std::string> dense_unlisted, quantised_listed;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {

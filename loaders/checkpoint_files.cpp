@@ -4,6 +4,7 @@
 #include "loaders/checkpoint.h"
 #include "loaders/hf_config.h"
 #include "loaders/hf_quantisation.h"
+#include "loaders/laya_config.h"
 #include "loaders/loaders.h"
 #include "loaders/mapped_file.h"
 #include "loaders/names.h"
@@ -26,7 +27,20 @@ bool is_folder(const fs::path& path) {
               "Name the folder of a Hugging Face checkpoint or a .duet file");
 }
 
+ConfigOnly read_laya_folder_config(const fs::path& folder, const WeightOptions& options) {
+  ConfigOnly result;
+  result.spec = read_laya_config(folder, result.report);
+  const StorageSpec published{Storage::f16, 0, false};  // Its config says float32, its file never does.
+  for (const TensorRow& row : tensors_of(result.spec)) {
+    const StorageSpec storage =
+        chosen_storage(row, published, options, fmt::format("{}: {}", quote(folder.string()), row.name));
+    result.tensors.push_back({row, storage, layout_of(row.rows, row.columns, storage).bytes});
+  }
+  return result;
+}
+
 ConfigOnly read_folder_config(const fs::path& folder, const WeightOptions& options) {
+  if (is_laya_folder(folder)) return read_laya_folder_config(folder, options);
   ConfigOnly result;
   result.spec = read_hf_config(folder, result.report);
   const fs::path file = folder / "config.json";
@@ -62,8 +76,9 @@ ConfigOnly read_config_only(const fs::path& path, const WeightOptions& options) 
 
 std::optional<std::string> read_checkpoint_text(const fs::path& path, std::string_view file_name) {
   if (!is_folder(path)) return read_packed_text(path, file_name);
-  const fs::path file = path / file_name;
+  fs::path file = path / file_name;
   std::error_code ignored;
+  if (!fs::exists(file, ignored) && is_laya_folder(path)) file = path / kLayaTokenizerFolder / file_name;
   if (!fs::exists(file, ignored)) return std::nullopt;
   return read_text_file(file, kLargestText);
 }

@@ -5,14 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "duet/error.h"
 #include "loaders/json_sax.h"
-#include "loaders/names.h"
 
 namespace duet::loaders {
 namespace {
-
-constexpr std::size_t kMostDigits = 4300;  // Python's sys.int_info.default_max_str_digits.
 
 class ValueBuilder final : public StrictSax {
  public:
@@ -29,7 +25,9 @@ class ValueBuilder final : public StrictSax {
   }
   bool string(string_t& value) override { return put(json_string(std::move(value))); }
 
-  bool start_object(std::size_t size) override { return StrictSax::start_object(size) && open(JsonValue::Kind::object); }
+  bool start_object(std::size_t size) override {
+    return StrictSax::start_object(size) && open(JsonValue::Kind::object);
+  }
   bool key(string_t& name) override {
     StrictSax::key(name);
     open_.back()->keys.push_back(std::move(name));
@@ -46,12 +44,7 @@ class ValueBuilder final : public StrictSax {
   }
 
  private:
-  bool integer(std::string digits) {
-    if (digits.size() > kMostDigits)
-      throw Error(Code::bad_file, fmt::format("{} holds an integer of {} digits; at most {} are read", quote(source_),
-                                              digits.size(), kMostDigits));
-    return put({.kind = JsonValue::Kind::integer, .text = std::move(digits)});
-  }
+  bool integer(std::string digits) { return put({.kind = JsonValue::Kind::integer, .text = std::move(digits)}); }
 
   bool put(JsonValue value) {
     add(std::move(value));
@@ -74,7 +67,8 @@ class ValueBuilder final : public StrictSax {
   }
 
   JsonValue& root_;
-  std::vector<JsonValue*> open_;  // A child's address is stable while it is open: its parent grows only after it closes.
+  std::vector<JsonValue*>
+      open_;  // A child's address is stable while it is open: its parent grows only after it closes.
 };
 
 }  // namespace

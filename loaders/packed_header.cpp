@@ -110,37 +110,65 @@ JsonObject object_of(const JsonObject& parent, std::string_view key) {
 
 // ---- spec ----
 
+namespace {
+
+Json rope_to_json(const RopeSpec& rope) {
+  return {{"kind", kRopeKinds[static_cast<std::size_t>(rope.kind)]},
+          {"theta", rope.theta},
+          {"factor", rope.factor},
+          {"low_frequency_factor", rope.low_frequency_factor},
+          {"high_frequency_factor", rope.high_frequency_factor},
+          {"original_max_position_tokens", rope.original_max_position_tokens},
+          {"beta_fast", rope.beta_fast},
+          {"beta_slow", rope.beta_slow},
+          {"truncate", rope.truncate},
+          {"attention_factor", rope.attention_factor}};
+}
+
+RopeSpec rope_from_json(const JsonObject& object) {
+  RopeSpec rope;
+  rope.kind = rope_kind_from(object);
+  rope.theta = object.number("theta");
+  rope.factor = object.number("factor");
+  rope.low_frequency_factor = object.number("low_frequency_factor");
+  rope.high_frequency_factor = object.number("high_frequency_factor");
+  rope.original_max_position_tokens = object.number("original_max_position_tokens");
+  rope.beta_fast = object.number("beta_fast");
+  rope.beta_slow = object.number("beta_slow");
+  rope.truncate = object.boolean_or("truncate", true);
+  rope.attention_factor = object.number("attention_factor");
+  return rope;
+}
+
+}  // namespace
+
 Json spec_to_json(const ModelSpec& m) {
-  Json rope = {{"kind", kRopeKinds[static_cast<std::size_t>(m.rope.kind)]},
-               {"theta", m.rope.theta},
-               {"factor", m.rope.factor},
-               {"low_frequency_factor", m.rope.low_frequency_factor},
-               {"high_frequency_factor", m.rope.high_frequency_factor},
-               {"original_max_position_tokens", m.rope.original_max_position_tokens},
-               {"beta_fast", m.rope.beta_fast},
-               {"beta_slow", m.rope.beta_slow},
-               {"truncate", m.rope.truncate},
-               {"attention_factor", m.rope.attention_factor}};
-  return {{"architecture", m.architecture},
-          {"layers", m.layers},
-          {"hidden", m.hidden},
-          {"query_heads", m.query_heads},
-          {"kv_heads", m.kv_heads},
-          {"head_size", m.head_size},
-          {"mlp", m.mlp},
-          {"vocabulary", m.vocabulary},
-          {"max_position_tokens", m.max_position_tokens},
-          {"norm_epsilon", m.norm_epsilon},
-          {"query_key_value_bias", m.query_key_value_bias},
-          {"output_bias", m.output_bias},
-          {"mlp_bias", m.mlp_bias},
-          {"query_key_norm", m.query_key_norm},
-          {"tied_head", m.tied_head},
-          {"sliding_window_tokens", m.sliding_window_tokens},
-          {"layer_slides", m.layer_slides},
-          {"rope", std::move(rope)},
-          {"end_ids", m.end_ids},
-          {"begin_id", m.begin_id}};
+  Json json = {{"architecture", m.architecture},
+               {"layers", m.layers},
+               {"hidden", m.hidden},
+               {"query_heads", m.query_heads},
+               {"kv_heads", m.kv_heads},
+               {"head_size", m.head_size},
+               {"mlp", m.mlp},
+               {"vocabulary", m.vocabulary},
+               {"max_position_tokens", m.max_position_tokens},
+               {"norm_epsilon", m.norm_epsilon},
+               {"query_key_value_bias", m.query_key_value_bias},
+               {"output_bias", m.output_bias},
+               {"mlp_bias", m.mlp_bias},
+               {"query_key_norm", m.query_key_norm},
+               {"tied_head", m.tied_head},
+               {"sliding_window_tokens", m.sliding_window_tokens},
+               {"layer_slides", m.layer_slides},
+               {"rope", rope_to_json(m.rope)},
+               {"end_ids", m.end_ids},
+               {"begin_id", m.begin_id}};
+  if (m.kind == ModelKind::encoder)
+    json["encoder"] = {{"sliding_rope", rope_to_json(m.sliding_rope)},
+                       {"decision_layers", m.decision_layers},
+                       {"decision_heads", m.decision_heads},
+                       {"act_outputs", m.act_outputs}};
+  return json;
 }
 
 ModelSpec spec_from_json(const JsonObject& object) {
@@ -166,17 +194,17 @@ ModelSpec spec_from_json(const JsonObject& object) {
     if (!slides.is_boolean()) object.refuse("layer_slides", "a list of true and false");
     m.layer_slides.push_back(slides.get<bool>());
   }
-  const JsonObject rope = object_of(object, "rope");
-  m.rope.kind = rope_kind_from(rope);
-  m.rope.theta = rope.number("theta");
-  m.rope.factor = rope.number("factor");
-  m.rope.low_frequency_factor = rope.number("low_frequency_factor");
-  m.rope.high_frequency_factor = rope.number("high_frequency_factor");
-  m.rope.original_max_position_tokens = rope.number("original_max_position_tokens");
-  m.rope.beta_fast = rope.number("beta_fast");
-  m.rope.beta_slow = rope.number("beta_slow");
-  m.rope.truncate = rope.boolean_or("truncate", true);
-  m.rope.attention_factor = rope.number("attention_factor");
+  m.rope = rope_from_json(object_of(object, "rope"));
+  if (const auto encoder = object.object("encoder")) {
+    const auto of_encoder = [&](std::string_view key) {
+      return static_cast<int>(encoder->integer(key, 0, kLargestInteger));
+    };
+    m.kind = ModelKind::encoder;
+    m.sliding_rope = rope_from_json(object_of(*encoder, "sliding_rope"));
+    m.decision_layers = of_encoder("decision_layers");
+    m.decision_heads = of_encoder("decision_heads");
+    m.act_outputs = of_encoder("act_outputs");
+  }
   for (const Json& id : list_of(object, "end_ids")) {
     const bool fits = id.is_number_unsigned() && id.get<std::uint64_t>() <= std::uint64_t{kLargestInteger};
     if (!fits) object.refuse("end_ids", "a list of token ids");
@@ -245,6 +273,7 @@ WeightTensor tensor_from(const JsonObject& object, const TensorRow& row) {
     object.refuse("nested", "false, as only 4-bit blocks have nested scales,");
   if (row.role == TensorRole::vector && tensor.storage.storage != Storage::f32)
     object.refuse("storage", "f32, as norms and biases are,");
+  if (row.role == TensorRole::decision && blocks) object.refuse("storage", "f32, f16 or bf16, as in decision heads,");
   tensor.bytes = layout_of(row.rows, row.columns, tensor.storage).bytes;
   return tensor;
 }

@@ -19,6 +19,9 @@ constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kHeadModule = "lm_head";
 constexpr std::string_view kHeadWeight = "lm_head.weight";
 
+/// Laya's: the numbers that count stand in rl_agent_config.json.
+constexpr std::string_view kDeadTemperature = "temperature";
+
 /// Buffers that older versions of transformers saved; the engine computes them.
 constexpr std::array<std::string_view, 4> kBuffers = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached",
                                                       ".rotary_emb.sin_cached", ".masked_bias"};
@@ -72,6 +75,8 @@ class UnusedTensors {
       buffers_.push_back(name);
     } else if (name == kHeadWeight) {
       tied_head_ = true;
+    } else if (spec_.kind == ModelKind::encoder && name != kDeadTemperature) {
+      refused_.push_back(name);
     } else if (const int layer = layer_of(name); layer >= spec_.layers) {
       beyond_.push_back(name);
     } else if (layer >= 0 || modules_.contains(module_of(name))) {

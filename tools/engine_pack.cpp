@@ -25,7 +25,7 @@ using loaders::TextFiles;
 /// Small files that travel inside a packed file: all that tokenizers, templates and configs are read from.
 constexpr std::array kTexts = {"config.json",           "generation_config.json",  "tokenizer.json",
                                "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                               "chat_template.jinja",   "chat_template.json"};
+                               "chat_template.jinja",   "chat_template.json",      "rl_agent_config.json"};
 
 struct Arguments {
   std::string checkpoint;
@@ -54,6 +54,8 @@ std::string_view role_text(TensorRole role) {
       return "head";
     case TensorRole::linear:
       return "matrices";
+    case TensorRole::decision:
+      return "decision head";
     case TensorRole::vector:
       return "norms and biases";
   }

@@ -9,6 +9,7 @@
 
 #include "duet/error.h"
 #include "engine/backend.h"
+#include "engine/host/encoder_step.h"
 #include "engine/host/host_arena.h"
 #include "engine/host/host_kernels.h"
 #include "engine/host/host_step.h"
@@ -24,7 +25,10 @@ constexpr int kMostThreads = 256;
 
 std::size_t scratch_bytes(const ModelSpec& spec, const StepLimits& limits) {
   Carver counting;
-  (void)carve_scratch(spec, limits, counting);
+  if (spec.kind == ModelKind::encoder)
+    (void)carve_encoder_scratch(spec, counting);
+  else
+    (void)carve_scratch(spec, limits, counting);
   return counting.used();
 }
 
@@ -35,15 +39,21 @@ class HostBackend final : public Backend {
         threads_(std::clamp(options.threads > 0 ? options.threads : available_cores(), 1, kMostThreads)),
         arena_(plan.arena_bytes) {
     for (const PlannedBase& base : plan_.bases) {
-      bases_.push_back(
-          {{std::vector<Matrix>(places_of(base.spec))}, inverse_frequencies(base.spec.rope, base.spec.head_size)});
+      const bool encodes = base.spec.kind == ModelKind::encoder;
+      bases_.push_back({{std::vector<Matrix>(places_of(base.spec))},
+                        inverse_frequencies(base.spec.rope, base.spec.head_size),
+                        encodes ? rotary_tables(base.spec) : RotaryTables{}});
       bind_weights(base, bases_.back().weights);
     }
     for (const PlannedModel& model : plan_.models) {
       const ModelSpec& spec = spec_of(model);
       Carver carver(plan_.scratch.bytes, arena_.data() + plan_.scratch.offset);
-      models_.push_back(
-          {carve_scratch(spec, plan_.limits, carver), std::vector<HostAdapter>(model.adapter_slots.size())});
+      models_.emplace_back();
+      models_.back().adapters.resize(model.adapter_slots.size());
+      if (spec.kind == ModelKind::encoder)
+        models_.back().encoder_scratch = carve_encoder_scratch(spec, carver);
+      else
+        models_.back().scratch = carve_scratch(spec, plan_.limits, carver);
       for (HostAdapter& adapter : models_.back().adapters) adapter.places.resize(places_of(spec));
     }
     groups_.resize(static_cast<std::size_t>(std::max(plan_.limits.max_batch_sequences, 1)));
@@ -71,13 +81,25 @@ class HostBackend final : public Backend {
     if (!sequences.empty()) run(model, sequences, outcomes);
   }
 
+  void encode(int model, std::span<const EncoderRow> rows, std::span<StepOutcome> outcomes) override {
+    check_encode(plan_, model, rows, outcomes);
+    const PlannedModel& planned = plan_.models[static_cast<std::size_t>(model)];
+    const BaseState& base = bases_[static_cast<std::size_t>(planned.base)];
+    const EncoderView encoder{spec_of(planned), base.weights, base.rotary};
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      run_encoder_row(encoder, threads_, models_[static_cast<std::size_t>(model)].encoder_scratch, rows[i],
+                      outcomes[i]);
+  }
+
  private:
   struct BaseState {
     BaseWeights weights;
     std::vector<float> inverse_frequencies;
+    RotaryTables rotary;  // Of encoders.
   };
   struct ModelState {
-    StepScratch scratch;
+    StepScratch scratch;                // Of a decoder,
+    EncoderScratch encoder_scratch;     // or of an encoder.
     std::vector<HostAdapter> adapters;  // By slot.
   };
 
@@ -197,7 +219,11 @@ void HostBackend::run(int model, std::span<const StepSequence> sequences, std::s
 }  // namespace host
 
 BackendFacts host_facts() {
-  return {.name = "host", .kv_storage = KvStorage::f32, .context_bytes = 0, .scratch_bytes = &host::scratch_bytes};
+  return {.name = "host",
+          .kv_storage = KvStorage::f32,
+          .encoders = true,
+          .context_bytes = 0,
+          .scratch_bytes = &host::scratch_bytes};
 }
 
 std::unique_ptr<Backend> make_host_backend(const Plan& plan, const HostOptions& options) {
