@@ -29,6 +29,7 @@ import torch
 import adapters
 import bnb_checkpoints
 import checkpoints
+import kev
 import laya
 import quant_tables
 import sampling
@@ -44,6 +45,7 @@ PARTS = {  # in this order: adapters are made on models
     "sampling": sampling.make,
     "stories260k": stories.make,
     "laya": laya.make,
+    "kev": kev.make,
 }
 
 
