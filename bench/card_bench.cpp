@@ -87,8 +87,8 @@ class CardBench {
     const std::size_t own = pages_.size() / static_cast<std::size_t>(engine_.plan.limits.max_batch_sequences);
     const auto needed = static_cast<std::size_t>((first + count + per_page - 1) / per_page);
     StepSequence step;
-    step.tokens =
-        std::span(tokens_).subspan(static_cast<std::size_t>(first + 37 * sequence), static_cast<std::size_t>(count));
+    step.tokens = std::span(tokens_).subspan(static_cast<std::size_t>(first) + 37U * static_cast<std::size_t>(sequence),
+                                             static_cast<std::size_t>(count));
     step.first_position = first;
     step.pages = std::span(pages_).subspan(static_cast<std::size_t>(sequence) * own, needed);
     step.adapter_slot = slot;
@@ -140,6 +140,7 @@ void run_card_bench(const CardBenchOptions& options) {
       }
     for (const int length : options.prompts) {
       std::vector<double> samples;
+      samples.reserve(static_cast<std::size_t>(options.repeats));
       (void)bench.prefill(length, slot);
       for (int i = 0; i < options.repeats; ++i) samples.push_back(bench.prefill(length, slot));
       const Spread seconds = spread_of(samples);

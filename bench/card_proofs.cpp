@@ -135,6 +135,7 @@ void judge(const Measured& m) {
 
 std::vector<SyntheticModel> models_of(int count) {
   std::vector<SyntheticModel> models;
+  models.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i)
     models.push_back({"qwen2.5-1.5b", static_cast<std::uint64_t>(i + 1), i % 2 == 0 ? 16 : 8});
   return models;

@@ -42,8 +42,8 @@ struct Library {
 };
 
 const Library& library() {
-  static const Library loaded;  // Never unloaded: the driver keeps it anyway.
-  return loaded;
+  static const Library kLibrary;  // Never unloaded: the driver keeps it anyway.
+  return kLibrary;
 }
 
 void* handle_of(const char* bus_id) {

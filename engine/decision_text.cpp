@@ -16,7 +16,8 @@ const JsonValue* JsonValue::find(std::string_view key) const {
 
 std::string python_float(double value) {
   std::array<char, 64> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
   std::string_view text(buffer.data(), static_cast<std::size_t>(end - buffer.data()));  // "-1.2345e+16"
   const std::size_t e = text.find('e');
   int exponent = 0;
@@ -32,7 +33,8 @@ std::string python_float(double value) {
     return fmt::format("{}{}{}e{}{:02}", sign, digits[0], fraction, exponent < 0 ? '-' : '+', std::abs(exponent));
   }
   if (exponent < 0) return sign + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
-  if (length <= exponent + 1) return sign + digits + std::string(static_cast<std::size_t>(exponent + 1 - length), '0') + ".0";
+  if (length <= exponent + 1)
+    return sign + digits + std::string(static_cast<std::size_t>(exponent + 1 - length), '0') + ".0";
   return sign + digits.substr(0, static_cast<std::size_t>(exponent) + 1) + "." +
          digits.substr(static_cast<std::size_t>(exponent) + 1);
 }

@@ -16,8 +16,8 @@ std::string python_json(const JsonValue& value);
 /// Laya's text of a value: a string as it is, anything else python_json.
 std::string laya_text(const JsonValue& value);
 
-/// Kev's `render`: null is empty, numbers and booleans as Python prints them, arrays as lines "- item", objects as lines
-/// "key: value", two spaces for each level.
+/// Kev's `render`: null is empty, numbers and booleans as Python prints them, arrays as lines "- item", objects as
+/// lines "key: value", two spaces for each level.
 std::string kev_text(const JsonValue& value);
 
 }  // namespace duet

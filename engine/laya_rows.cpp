@@ -44,8 +44,9 @@ std::string option_text(const Question& question, std::size_t index) {
     case QuestionKind::noul:
       break;
   }
-  return fmt::format("{}: {}", question.words.at(index),
-                     is_empty(option.description) ? std::string(index == 0 ? kNo : kYes) : laya_text(option.description));
+  return fmt::format(
+      "{}: {}", question.words.at(index),
+      is_empty(option.description) ? std::string(index == 0 ? kNo : kYes) : laya_text(option.description));
 }
 
 }  // namespace
@@ -92,8 +93,8 @@ LayaRow laya_row(const Tokenizer& tokenizer, const LayaTokens& tokens, const Lay
 
   std::vector<std::int32_t> head = ids_of(
       tokenizer, tokens, fmt::format("{} question: {}", name_of(question.kind), laya_text(question.instructions)));
-  head.resize(std::min(head.size(),
-                       static_cast<std::size_t>(std::max(kFewestHeadTokens, budget.head_tokens - option_tokens))));
+  head.resize(
+      std::min(head.size(), static_cast<std::size_t>(std::max(kFewestHeadTokens, budget.head_tokens - option_tokens))));
 
   row.ids.push_back(tokens.start);
   row.ids.insert(row.ids.end(), head.begin(), head.end());
@@ -110,8 +111,8 @@ LayaRow laya_row(const Tokenizer& tokenizer, const LayaTokens& tokens, const Lay
                             count, question.name, row.markers.back(), budget.row_tokens),
                 "Ask with fewer options or with shorter labels");
 
-  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(
-      0, std::int64_t{budget.row_tokens} - static_cast<std::int64_t>(row.ids.size()) - 1));
+  const auto room = static_cast<std::size_t>(
+      std::max<std::int64_t>(0, std::int64_t{budget.row_tokens} - static_cast<std::int64_t>(row.ids.size()) - 1));
   row.state_tokens = static_cast<std::int64_t>(state_ids.size());
   const auto kept = keep_newest ? state_ids.last(std::min(room, state_ids.size()))
                                 : state_ids.first(std::min(room, state_ids.size()));

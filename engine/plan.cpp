@@ -25,7 +25,7 @@ std::string exact_and_human(std::uint64_t bytes) {
 }
 
 std::int64_t ceil_divide(std::int64_t value, std::int64_t by) {
-  assert(by > 0);
+  if (by < 1) throw Error(Code::internal, fmt::format("The plan divides {} by {}", value, by));
   return value / by + (value % by != 0 ? 1 : 0);
 }
 

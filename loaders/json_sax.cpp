@@ -53,8 +53,8 @@ bool StrictSax::parse_error(std::size_t position, const std::string&, const nloh
 
 void StrictSax::check_finite(double value, std::string_view written) const {
   if (std::isfinite(value)) return;
-  throw Error(Code::bad_file, fmt::format("{} holds the number {}, which is beyond 64-bit floats", quote(source_),
-                                          quote(written, 40)));
+  throw Error(Code::bad_file,
+              fmt::format("{} holds the number {}, which is beyond 64-bit floats", quote(source_), quote(written, 40)));
 }
 
 void parse_strictly(std::string_view text, std::string_view source, const JsonLimits& limits, StrictSax& builder) {
