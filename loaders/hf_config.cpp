@@ -12,6 +12,7 @@
 #include "loaders/hf_end_ids.h"
 #include "loaders/hf_rope.h"
 #include "loaders/hf_unsupported.h"
+#include "loaders/kev_checkpoint.h"
 #include "loaders/names.h"
 
 namespace duet::loaders {
@@ -55,9 +56,17 @@ const Family* family_of_type(std::string_view model_type) {
   return row == kFamilies.end() ? nullptr : &*row;
 }
 
+/// "Qwen2Model": the causal model of a family without its head.
+bool is_headless(const Family& family, std::string_view architecture) {
+  constexpr std::string_view kCausal = "ForCausalLM";
+  const std::string_view name = family.architecture.substr(0, family.architecture.size() - kCausal.size());
+  return architecture.starts_with(name) && architecture.substr(name.size()) == "Model";
+}
+
 const Family* family_of_architecture(std::string_view architecture) {
-  const auto row =
-      std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& f) { return f.architecture == architecture; });
+  const auto row = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& f) {
+    return f.architecture == architecture || is_headless(f, architecture);
+  });
   return row == kFamilies.end() ? nullptr : &*row;
 }
 
@@ -96,7 +105,9 @@ class Reader {
     if (type.empty()) return family_of_architecture(architectures.front());
     const Family* family = family_of_type(type);
     if (family == nullptr) refuse_family("model_type", type);
-    if (!architectures.empty() && architectures.front() != family->architecture) {
+    if (!architectures.empty() && is_headless(*family, architectures.front())) {
+      note("architectures", fmt::format("is {}, the model without its head", quote(architectures.front())));
+    } else if (!architectures.empty() && architectures.front() != family->architecture) {
       note("architectures",
            fmt::format("is {}, but model_type is {}, which is used", quote(architectures.front()), quote(type)));
     }
@@ -315,6 +326,11 @@ ModelSpec read_hf_config(const fs::path& folder, std::vector<std::string>& repor
   }
   const Json config = read_json_file(path);
   ModelSpec spec = parse_hf_config(config, path.string(), report);
+  if (!spec.tied_head && is_kev_folder(folder)) {
+    spec.tied_head = true;
+    report.push_back(
+        fmt::format("{}: its own head answers; lm_head, which Kev does without, is not read", quote(folder.string())));
+  }
   add_end_ids(folder, config.contains("eos_token_id"), spec, report);
   return spec;
 }

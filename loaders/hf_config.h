@@ -9,10 +9,11 @@
 
 /// config.json (and the small files beside it) of a Hugging Face folder to a ModelSpec.
 ///
-/// Families: llama (Llama 1 to 3.x, SmolLM, TinyLlama), qwen2 (Qwen2, Qwen2.5), qwen3, mistral. A value is taken from
-/// the config first, from the family's default in transformers second, worked out from others last; every default taken
-/// and every key ignored leaves a sentence in the report. What would change the maths and is not implemented is refused
-/// by name: Error(unsupported). Contradictions and absurd numbers: Error(bad_file).
+/// Families: llama (Llama 1 to 3.x, SmolLM, TinyLlama), qwen2 (Qwen2, Qwen2.5), qwen3, mistral, and the same without
+/// their head ("Qwen2Model"). A value is taken from the config first, from the family's default in transformers second,
+/// worked out from others last; every default taken and every key ignored leaves a sentence in the report. What would
+/// change the maths and is not implemented is refused by name: Error(unsupported). Contradictions and absurd numbers:
+/// Error(bad_file).
 namespace duet::loaders {
 
 /// Reads config.json, and generation_config.json, tokenizer_config.json and tokenizer.json where they are there: ends

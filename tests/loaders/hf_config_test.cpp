@@ -93,6 +93,15 @@ TEST(HfConfig, ModelTypeRulesOverArchitecture) {
   EXPECT_EQ(spec_of(without(qwen3(), "architectures")).architecture, "Qwen3ForCausalLM");
 }
 
+TEST(HfConfig, ModelsWithoutTheirHeadAreKnown) {
+  Report report;
+  EXPECT_EQ(spec_of(tiny("qwen2", "Qwen2Model"), report).architecture, "Qwen2ForCausalLM");
+  EXPECT_TRUE(reports(report, {"'architectures'", "Qwen2Model", "without its head"}));
+  EXPECT_EQ(spec_of(without(tiny("qwen3", "Qwen3Model"), "model_type")).architecture, "Qwen3ForCausalLM");
+  EXPECT_TRUE(refuses(tiny("qwen2", "Qwen2MoeModel"), Code::unsupported, {"Qwen2MoeModel"}));
+  EXPECT_TRUE(refuses(tiny("qwen2", "Model"), Code::unsupported, {"'Model'"}));
+}
+
 TEST(HfConfig, OtherArchitecturesAreRefusedByName) {
   EXPECT_TRUE(
       refuses(tiny("gemma2", "Gemma2ForCausalLM"), Code::unsupported, {"Gemma2ForCausalLM", "LlamaForCausalLM"}));
