@@ -85,7 +85,7 @@ class CudaBackend final : public Backend {
   }
   DecoderView view_of(int model) const;
 
-  void check_adapter(int model, const StepSequence& sequence);
+  void check_wishes(int model, const StepSequence& sequence);
   void write_row(StepRow& row, const StepSequence& sequence, std::size_t index, std::int32_t first_page) const;
   void write_pages(const StepSequence& sequence);
   void write_sampling(SampleRow& row, const StepSequence& sequence);
@@ -252,7 +252,10 @@ void CudaBackend::load_adapter(int model, int slot, const AdapterSource& source,
                          parts.state.table.subspan(static_cast<std::size_t>(slot) * places, places), stream_.get());
 }
 
-void CudaBackend::check_adapter(int model, const StepSequence& sequence) {
+void CudaBackend::check_wishes(int model, const StepSequence& sequence) {
+  if (!sequence.hidden_rows.empty())
+    throw Error(Code::unsupported, "The CUDA backend gives no hidden rows yet, which Kev's head reads",
+                "Use the host backend");
   if (sequence.adapter_slot < 0) return;
   const AdapterSlot& slot = slot_at(model, sequence.adapter_slot);
   if (!slot.loaded)
@@ -380,7 +383,7 @@ StepOutcome CudaBackend::conclude(int model, const StepSequence& sequence, int f
 
 StepOutcome CudaBackend::prefill(int model, const StepSequence& sequence) {
   check_prefill(plan_, model, sequence);
-  check_adapter(model, sequence);
+  check_wishes(model, sequence);
   const auto rows = static_cast<int>(sequence.tokens.size());
   pages_used_ = history_used_ = biases_used_ = 0;
   for (std::size_t i = 0; i < sequence.tokens.size(); ++i) write_row(input_.rows[i], sequence, i, 0);
@@ -417,7 +420,7 @@ void CudaBackend::decode(int model, std::span<const StepSequence> sequences, std
   bool lora = false;
   bool logits = false;  // Then there is no graph: they are copied out on the way.
   for (const StepSequence& sequence : sequences) {
-    check_adapter(model, sequence);
+    check_wishes(model, sequence);
     lora = lora || sequence.adapter_slot >= 0;
     logits = logits || sequence.logits != nullptr;
   }

@@ -30,6 +30,8 @@ struct StepSequence {
   SampleRules rules;           ///< Read when `sample`.
   float* logits =
       nullptr;  ///< When not null: [tokens.size(), vocabulary] raw float32 logits are written (tests, scoring).
+  std::span<const int> hidden_rows;  ///< Indices into `tokens`, ascending: what a head of another kind reads.
+  float* hidden = nullptr;           ///< [hidden_rows.size(), hidden] behind the final norm, float32.
 };
 
 /// Where a non-finite number first appeared.

@@ -11,6 +11,18 @@ const PlannedModel& planned_model(const Plan& plan, int model) {
   return plan.models.at(static_cast<std::size_t>(model));
 }
 
+void check_hidden_rows(const StepSequence& sequence) {
+  if (!sequence.hidden_rows.empty() && sequence.hidden == nullptr)
+    throw Error(Code::internal, "A step wants hidden rows and gives no place for them");
+  std::int64_t last = -1;
+  for (const int row : sequence.hidden_rows) {
+    if (row <= last || static_cast<std::size_t>(row) >= sequence.tokens.size())
+      throw Error(Code::internal,
+                  fmt::format("Hidden row {} after row {} in a step of {} tokens", row, last, sequence.tokens.size()));
+    last = row;
+  }
+}
+
 void check_sequence(const Plan& plan, int model, const StepSequence& sequence) {
   const PlannedModel& planned = planned_model(plan, model);
   const ModelSpec& spec = plan.bases[static_cast<std::size_t>(planned.base)].spec;
@@ -33,6 +45,7 @@ void check_sequence(const Plan& plan, int model, const StepSequence& sequence) {
       throw Error(Code::invalid_argument,
                   fmt::format("Token id {} is not below the vocabulary of {}", token, spec.vocabulary));
   }
+  check_hidden_rows(sequence);
 }
 
 }  // namespace

@@ -261,8 +261,11 @@ std::unique_ptr<AdapterSource> open_adapter(const fs::path& path, const ModelSpe
   const PeftConfig config =
       parse_peft_config(read_json_file(config_path), config_path.string(), base.tied_head, report);
   const SafetensorsFile file(path / kTensorFile);
+  const BaseNames names = base_names_in(file, base);
+  if (names == BaseNames::headless)
+    report.push_back(fmt::format("{}: names are those of the model without its head", quote(file.file()->name())));
   const std::vector<ResolvedModule> modules =
-      resolve_tensors(config, resolve_targets(config, base, report), file, base_name, report);
+      resolve_tensors(config, resolve_targets(config, base, report, names), file, base_name, report);
 
   Builder builder(config, base, report);
   for (const ResolvedModule& module : modules) builder.add(module);

@@ -78,17 +78,25 @@ std::optional<std::size_t> find_module(const ParsedKey& parsed, int form, const 
   return found == index.end() ? std::nullopt : std::optional(found->second);
 }
 
+std::vector<ParsedKey> parsed_keys(const SafetensorsFile& file) {
+  std::vector<ParsedKey> keys;
+  keys.reserve(file.tensors().size());
+  for (const Tensor& tensor : file.tensors()) keys.push_back({&tensor, parse_adapter_key(tensor.name)});
+  return keys;
+}
+
+struct FormCount {
+  int form = 0;
+  std::ptrdiff_t found = -1;
+};
+
 /// The form under which most keys name a module; the first of equals.
-int best_form(const std::vector<ParsedKey>& keys, const ModuleIndex& index) {
-  int best = 0;
-  std::ptrdiff_t most = -1;
+FormCount best_form(const std::vector<ParsedKey>& keys, const ModuleIndex& index) {
+  FormCount best;
   for (int form = 0; form < kPrefixForms; ++form) {
     const auto found = std::count_if(keys.begin(), keys.end(),
                                      [&](const ParsedKey& key) { return find_module(key, form, index).has_value(); });
-    if (found > most) {
-      most = found;
-      best = form;
-    }
+    if (found > best.found) best = {form, found};
   }
   return best;
 }
@@ -145,15 +153,23 @@ std::vector<std::string> wanted_names(const PeftConfig& config, const std::vecto
 
 }  // namespace
 
+BaseNames base_names_in(const SafetensorsFile& file, const ModelSpec& base) {
+  const std::vector<ParsedKey> keys = parsed_keys(file);
+  const auto found = [&](BaseNames names) {
+    ModuleIndex index;
+    for (const BaseModule& module : modules_of(base, names)) index.emplace(module.name, 0);
+    return best_form(keys, index).found;
+  };
+  return found(BaseNames::headless) > found(BaseNames::causal) ? BaseNames::headless : BaseNames::causal;
+}
+
 std::vector<ResolvedModule> resolve_tensors(const PeftConfig& config, std::vector<TargetedModule> targets,
                                             const SafetensorsFile& file, std::string_view base_name,
                                             std::vector<std::string>& report) {
-  std::vector<ParsedKey> keys;
-  keys.reserve(file.tensors().size());
-  for (const Tensor& tensor : file.tensors()) keys.push_back({&tensor, parse_adapter_key(tensor.name)});
+  const std::vector<ParsedKey> keys = parsed_keys(file);
   ModuleIndex index;
   for (std::size_t i = 0; i < targets.size(); ++i) index.emplace(targets[i].base.name, i);
-  const int form = best_form(keys, index);
+  const int form = best_form(keys, index).form;
 
   Misfits misfits(wanted_names(config, targets));
   std::vector<ResolvedModule> modules;

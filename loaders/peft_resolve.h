@@ -18,6 +18,10 @@ struct ResolvedModule {
   std::map<AdapterLeaf, const Tensor*> tensors;
 };
 
+/// The names under which more of the file's tensors find a module of the base; those of the causal model where it makes
+/// no difference.
+BaseNames base_names_in(const SafetensorsFile& file, const ModelSpec& base);
+
 /// Matches the file and the config both ways: every tensor of the file belongs to a module that the config adapts,
 /// every module that the config adapts has all its tensors. Throws Error(bad_file) that lists what is left over on
 /// either side, why, and the nearest name that would have been right. The result points into `file`, which must outlive

@@ -233,7 +233,7 @@ void check_target(const PeftConfig& config, const BaseModule& module, bool saved
 
 }  // namespace
 
-std::vector<BaseModule> modules_of(const ModelSpec& spec) {
+std::vector<BaseModule> modules_of(const ModelSpec& spec, BaseNames names) {
   std::vector<BaseModule> modules;
   modules.push_back({.name = "model"});
   modules.push_back({.name = "model.embed_tokens",
@@ -251,12 +251,16 @@ std::vector<BaseModule> modules_of(const ModelSpec& spec) {
                      .weight = Part::head,
                      .rows = spec.vocabulary,
                      .columns = spec.hidden});
+  if (names == BaseNames::causal) return modules;
+  constexpr std::string_view kModel = "model.";
+  std::erase_if(modules, [&](const BaseModule& module) { return !module.name.starts_with(kModel); });
+  for (BaseModule& module : modules) module.name.erase(0, kModel.size());
   return modules;
 }
 
 std::vector<TargetedModule> resolve_targets(const PeftConfig& config, const ModelSpec& spec,
-                                            std::vector<std::string>& report) {
-  const std::vector<BaseModule> modules = modules_of(spec);
+                                            std::vector<std::string>& report, BaseNames names) {
+  const std::vector<BaseModule> modules = modules_of(spec, names);
   const std::vector<std::string> saved = saved_modules(config, modules, report);
   const TargetRules rules(config);
   TailPatterns<int> ranks(config.rank_pattern, quote(config.source) + ": rank_pattern");

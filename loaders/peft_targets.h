@@ -11,7 +11,11 @@ namespace duet::loaders {
 
 enum class ModuleKind : std::uint8_t { container, linear, embedding, norm };
 
-/// A module of the base as transformers names it: "model.layers.0.self_attn.q_proj".
+/// What PEFT was put around: a causal model ("model.layers.0.self_attn.q_proj", "lm_head"), or the model without its
+/// head ("layers.0.self_attn.q_proj").
+enum class BaseNames : std::uint8_t { causal, headless };
+
+/// A module of the base as transformers names it.
 struct BaseModule {
   std::string name;
   ModuleKind kind = ModuleKind::container;
@@ -35,12 +39,12 @@ struct TargetedModule {
 
 /// Every module of a decoder, containers included, in the order of transformers' named_modules(). A tied head has its
 /// module all the same.
-std::vector<BaseModule> modules_of(const ModelSpec& spec);
+std::vector<BaseModule> modules_of(const ModelSpec& spec, BaseNames names = BaseNames::causal);
 
 /// The leaves of `spec`, each with what PEFT 0.21 would do to it (tuners_utils.check_target_module_exists,
 /// other.get_pattern_key, other._set_trainable). Throws Error(unsupported) when a target is neither a linear layer nor
 /// an embedding, Error(bad_file) when the targets match nothing. Patterns that match nothing are reported.
 std::vector<TargetedModule> resolve_targets(const PeftConfig& config, const ModelSpec& spec,
-                                            std::vector<std::string>& report);
+                                            std::vector<std::string>& report, BaseNames names = BaseNames::causal);
 
 }  // namespace duet::loaders

@@ -68,6 +68,19 @@ class Step {
     project(-1, {&projection, 1}, head_groups, head_rows, scratch_.head_input.data(), spec_.hidden);
   }
 
+  /// The rows that a sequence wants behind the final norm.
+  void hidden_rows(const RowGroup& group) {
+    const Matrix& gamma = vector_of(group, Part::final_norm, -1);
+    const std::span<const int> rows = group.sequence->hidden_rows;
+    if (rows.empty()) return;
+    threads_.run(static_cast<std::int64_t>(rows.size()), 8, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        normalise(group.first + rows[static_cast<std::size_t>(i)], gamma, spec_.layers - 1,
+                  group.sequence->hidden + i * spec_.hidden);
+      }
+    });
+  }
+
  private:
   // ---- weights as a group sees them ----
 
@@ -395,13 +408,18 @@ class Step {
   std::int64_t max_adapter_rank_;
 };
 
-/// Fills an outcome from the marks of the group's rows and from its logits [rows, vocabulary] (null: none wanted).
+/// Fills an outcome from the marks of the group's rows, its hidden rows, and its logits [rows, vocabulary] (null: none
+/// wanted).
 void conclude(const ModelSpec& spec, const StepScratch& scratch, const RowGroup& group, const float* logits,
               std::int64_t logit_rows, StepOutcome& outcome) {
   outcome = StepOutcome{};
   int bad_layer = kNoBadLayer;
   for (std::int64_t row = group.first; row < group.first + group.rows; ++row) {
     bad_layer = std::min(bad_layer, scratch.bad_layer[static_cast<std::size_t>(row)]);
+  }
+  if (bad_layer == kNoBadLayer && !group.sequence->hidden_rows.empty()) {
+    const auto count = static_cast<std::int64_t>(group.sequence->hidden_rows.size()) * spec.hidden;
+    if (!all_finite(group.sequence->hidden, count)) bad_layer = spec.layers;
   }
   const std::int64_t vocabulary = spec.vocabulary;
   if (bad_layer == kNoBadLayer && logits != nullptr) {
@@ -470,6 +488,8 @@ void run_step(const DecoderView& decoder, ThreadPool& threads, const StepScratch
   }
   float* logits = straight ? groups[0].sequence->logits : scratch.logits.data();
   if (head_rows > 0) step.head(head_groups.first(groups.size()), groups, head_rows, logits);
+
+  for (const RowGroup& group : groups) step.hidden_rows(group);
 
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const RowGroup& group = head_groups[g];

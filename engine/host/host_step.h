@@ -10,7 +10,8 @@
 #include "engine/host/thread_pool.h"
 #include "engine/plan.h"
 
-/// One step of one decoder on the host: the way of the numbers from token ids to logits.
+/// One step of one decoder on the host: the way of the numbers from token ids to logits and
+/// hidden rows.
 namespace duet::host {
 
 /// What a step scribbles on; valid inside one step, shared by all models. T: rows of a step, at most

@@ -111,12 +111,8 @@ std::vector<float> embedded(const Weights& w, const ModelSpec& spec, std::int32_
   return x;
 }
 
-}  // namespace
-
-std::vector<float> plain_logits(const WeightSource& source, std::span<const std::int32_t> tokens,
-                                const AdapterSource* adapter, float adapter_scale) {
-  const ModelSpec& spec = source.spec();
-  const Weights w = load(source, adapter, adapter_scale);
+/// [tokens, hidden] behind the final norm.
+std::vector<float> hidden_rows(const ModelSpec& spec, const Weights& w, std::span<const std::int32_t> tokens) {
   const auto size = static_cast<std::size_t>(spec.head_size);
   const std::vector<float> frequencies = inverse_frequencies(spec.rope, spec.head_size);
 
@@ -132,7 +128,7 @@ std::vector<float> plain_logits(const WeightSource& source, std::span<const std:
                   .head_size = spec.head_size,
                   .pages = {&only_page, 1}};
 
-  std::vector<float> logits;
+  std::vector<float> rows;
   for (std::int64_t position = 0; position < count; ++position) {
     std::vector<float> x = embedded(w, spec, tokens[static_cast<std::size_t>(position)]);
     std::vector<float> cosine(size / 2), sine(size / 2);
@@ -174,7 +170,26 @@ std::vector<float> plain_logits(const WeightSource& source, std::span<const std:
       for (std::size_t i = 0; i < x.size(); ++i) x[i] += down[i];
     }
     const std::vector<float> h = normed(w, spec, Part::final_norm, -1, x);
-    const std::vector<float> row = project(w, Part::head, std::nullopt, -1, h);
+    rows.insert(rows.end(), h.begin(), h.end());
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<float> plain_hidden(const WeightSource& source, std::span<const std::int32_t> tokens,
+                                const AdapterSource* adapter, float adapter_scale) {
+  return hidden_rows(source.spec(), load(source, adapter, adapter_scale), tokens);
+}
+
+std::vector<float> plain_logits(const WeightSource& source, std::span<const std::int32_t> tokens,
+                                const AdapterSource* adapter, float adapter_scale) {
+  const auto width = static_cast<std::size_t>(source.spec().hidden);
+  const Weights w = load(source, adapter, adapter_scale);
+  const std::vector<float> rows = hidden_rows(source.spec(), w, tokens);
+  std::vector<float> logits;
+  for (std::size_t first = 0; first < rows.size(); first += width) {
+    const std::vector<float> row = project(w, Part::head, std::nullopt, -1, std::span(rows).subspan(first, width));
     logits.insert(logits.end(), row.begin(), row.end());
   }
   return logits;

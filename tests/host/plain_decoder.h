@@ -13,4 +13,8 @@ namespace duet::test {
 std::vector<float> plain_logits(const WeightSource& source, std::span<const std::int32_t> tokens,
                                 const AdapterSource* adapter = nullptr, float adapter_scale = 1.0F);
 
+/// The same as far as the final norm: [tokens, hidden].
+std::vector<float> plain_hidden(const WeightSource& source, std::span<const std::int32_t> tokens,
+                                const AdapterSource* adapter = nullptr, float adapter_scale = 1.0F);
+
 }  // namespace duet::test

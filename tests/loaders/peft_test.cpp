@@ -194,6 +194,47 @@ TEST_F(Peft, OtherSpellingsOfTheSameNamesAreTheSameAdapter) {
   EXPECT_EQ(with(".weight", ".default.weight"), want);
 }
 
+/// Adapters around a model without its head: modules are "layers.0...", in the file and in what the config says.
+TEST_F(Peft, AdaptersOfTheHeadlessModelAreThoseOfTheWhole) {
+  const std::vector<WrittenTensor> plain = lora_pairs({kQuery, kValue, kDown});
+  const auto with = [&](std::string_view from, std::string_view to) {
+    std::vector<WrittenTensor> changed = plain;
+    for (WrittenTensor& tensor : changed) tensor.name = replaced(tensor.name, from, to);
+    return changed;
+  };
+  const std::vector<WrittenTensor> headless = with("model.model.", "model.");
+  const std::string want = open(config(), plain)->spec().content_hash;
+  const auto adapter = open(config(), headless);
+  EXPECT_EQ(adapter->spec().content_hash, want);
+  EXPECT_TRUE(std::any_of(adapter->report().begin(), adapter->report().end(),
+                          [](const std::string& line) { return line.find("without its head") != std::string::npos; }));
+  EXPECT_EQ(open(config(), with("base_model.model.model.", ""))->spec().content_hash, want);
+  EXPECT_EQ(open(config(), with("base_model.model.model.", "base_model.model.language_model."))->spec().content_hash,
+            want);
+
+  // What PEFT matched it matched against these names.
+  const auto expression = R"({"target_modules":"layers\\.\\d\\.(self_attn\\.[qv]|mlp\\.down)_proj"})";
+  EXPECT_EQ(open(config(expression), headless)->spec().content_hash, want);
+  EXPECT_TRUE(refuses(config(expression), plain, Code::bad_file, {"matches none"}));
+  const Json patterns = config(R"({"rank_pattern":{"layers.1.mlp.down_proj":4},"r":4})");
+  EXPECT_EQ(open(patterns, headless)->spec().content_hash, want);
+  EXPECT_TRUE(refuses(config(R"({"target_modules":["q_proj","v_proj","down_proj","lm_head"]})"),
+                      lora_pairs({kQuery, kValue, kDown}), Code::bad_file, {"lm_head"}));
+
+  // Strict both ways, the names shown are the file's own.
+  std::vector<WrittenTensor> broken = headless;
+  broken[0].name = "base_model.model.layers.99.self_attn.q_proj.lora_A.weight";
+  EXPECT_TRUE(
+      refuses(config(), broken, Code::bad_file,
+              {"1 of its 12 tensors fit nothing", "'base_model.model.layers.0.self_attn.q_proj.lora_A.weight'"}));
+  broken = headless;
+  broken.pop_back();
+  EXPECT_TRUE(refuses(config(), broken, Code::bad_file, {"missing", "'base_model.model.layers.1.mlp.down_proj"}));
+  broken = headless;
+  broken[1].name = plain[1].name;
+  EXPECT_TRUE(refuses(config(), broken, Code::bad_file, {"1 of its 12 tensors", plain[1].name}));
+}
+
 TEST_F(Peft, NamesThatLandNowhereAreRefusedWithTheNearest) {
   std::vector<WrittenTensor> tensors = lora_pairs({kQuery, kValue, kDown});
   tensors[0].name = "base_model.model.model.layers.99.self_attn.q_proj.lora_A.weight";
@@ -205,7 +246,7 @@ TEST_F(Peft, NamesThatLandNowhereAreRefusedWithTheNearest) {
   tensors.push_back(tensor("base_model.model.model.layers.0.self_attn.w_proj.lora_A.weight", {4, 8}));
   EXPECT_TRUE(refuses(config(), tensors, Code::bad_file, {"1 of its 13 tensors", "w_proj", "nearest real name"}));
   tensors = lora_pairs({kQuery, kValue, kDown});
-  for (WrittenTensor& t : tensors) t.name = replaced(t.name, "base_model.model.model.", "base_model.model.");
+  for (WrittenTensor& t : tensors) t.name = replaced(t.name, "base_model.model.model.", "base_model.model.decoder.");
   EXPECT_TRUE(refuses(config(), tensors, Code::bad_file, {"12 of its 12 tensors", "and 8 more", "12 that"}));
 }
 
