@@ -1,18 +1,14 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "duet/decide.h"
 #include "engine/json_value.h"
 
 /// Typed questions about a state, as decision models are asked (shared words: TypeSafe's System One API).
 namespace duet {
-
-enum class QuestionKind : std::uint8_t { choice = 0, score = 1, noul = 2 };  ///< Numbered as in Laya's checkpoints.
-std::string_view name_of(QuestionKind kind);                                ///< "choice", "score", "noul".
 
 struct QuestionOption {
   std::string label;      ///< choice: as the caller wrote it; score: the level, "0", "1", ...; noul: "false", "true".

@@ -1,12 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "duet/engine.h"
 
 namespace duet {
+
+/// A row for an encoder and what it gives.
+struct EncodedRow {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> markers;  ///< Positions of the options' tokens.
+  int question_kind = 0;
+  std::vector<float> option_logits = {};  ///< [markers.size()] once the request has ended well.
+  std::vector<float> act_logits = {};     ///< [act_outputs] likewise.
+};
+using EncoderBatch = std::vector<EncodedRow>;
 
 /// A request as the runtime takes it: `duet::Request` with its model looked up and its text turned into ids. Fields
 /// mean what they mean there.
@@ -24,6 +35,9 @@ struct TokenRequest {
   int logprobs = 0;
   int priority = 0;
   double deadline = 0;  ///< Seconds from submission; 0: none.
+  /// Rows for an encoder, run together as one step, which writes its results into them; null: a prompt to answer. The
+  /// worker alone touches them until the request has ended.
+  std::shared_ptr<EncoderBatch> batch;
 };
 
 }  // namespace duet

@@ -35,10 +35,32 @@ struct Errand {
   bool done = false;
 };
 
-void check_request(const TokenRequest& request, const ModelSpec& spec, const RuntimeModel& model) {
-  const auto refuse = [](const std::string& what, const std::string& fix = {}) {
-    throw Error(Code::invalid_argument, what, fix);
-  };
+[[noreturn]] void refuse(const std::string& what, const std::string& fix = {}) {
+  throw Error(Code::invalid_argument, what, fix);
+}
+
+void check_deadline(const TokenRequest& request) {
+  if (!std::isfinite(request.deadline) || request.deadline < 0)
+    refuse(fmt::format("deadline is {} s", request.deadline), "Give seconds from submission, or 0 for none");
+}
+
+void check_rows(const EncoderBatch& rows, const ModelSpec& spec, const std::string& model) {
+  if (spec.kind != ModelKind::encoder)
+    refuse(fmt::format("Model \"{}\" is a decoder and was given rows to encode", model));
+  if (rows.empty()) refuse("There are no rows to encode");
+  for (const EncodedRow& row : rows)
+    if (row.ids.size() > static_cast<std::size_t>(spec.max_position_tokens))
+      throw Error(Code::no_room, fmt::format("A row has {} tokens; the longest that model \"{}\" reads has {}",
+                                             row.ids.size(), model, spec.max_position_tokens));
+}
+
+void check_request(const TokenRequest& request, const ModelSpec& spec, const RuntimeModel& model,
+                   const std::string& name) {
+  check_deadline(request);
+  if (request.batch != nullptr) return check_rows(*request.batch, spec, name);
+  if (spec.kind == ModelKind::encoder)
+    refuse(fmt::format("Model \"{}\" is an encoder: it answers typed questions and writes no text", name),
+           "Ask it with decide");
   if (request.prompt_ids.empty()) refuse("The prompt is empty", "Give at least one token");
   for (std::size_t i = 0; i < request.prompt_ids.size(); ++i)
     if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= spec.vocabulary)
@@ -49,8 +71,6 @@ void check_request(const TokenRequest& request, const ModelSpec& spec, const Run
     refuse(fmt::format("max_length_tokens is {}", request.max_length_tokens), "Give 1 or more");
   if (request.logprobs < 0 || request.logprobs > kMaxLogprobs)
     refuse(fmt::format("logprobs is {}", request.logprobs), fmt::format("Give 0 to {}", kMaxLogprobs));
-  if (!std::isfinite(request.deadline) || request.deadline < 0)
-    refuse(fmt::format("deadline is {} s", request.deadline), "Give seconds from submission, or 0 for none");
   if (!std::isfinite(request.adapter_scale)) refuse(fmt::format("adapter_scale is {}", request.adapter_scale));
   if (const std::string sentence = check_sampling(request.sampling, spec.vocabulary); !sentence.empty())
     refuse(sentence);
@@ -213,7 +233,12 @@ void Runtime::Impl::prepare(Sequence& sequence, TokenRequest request) const {
   const auto index = static_cast<std::size_t>(sequence.request.model);
   const PlannedModel& planned = plan_.models[index];
   sequence.answer.model = planned.name;
-  check_request(sequence.request, plan_.bases[static_cast<std::size_t>(planned.base)].spec, models_[index]);
+  check_request(sequence.request, plan_.bases[static_cast<std::size_t>(planned.base)].spec, models_[index],
+                planned.name);
+  if (sequence.request.batch != nullptr) {
+    sequence.request.adapter = "none";
+    return;
+  }
   sequence.pieces = cut_prompt(sequence.request, planned.name, planned.max_context_tokens, sequence.answer.cut);
   sequence.answer.tokens.reserve(static_cast<std::size_t>(sequence.request.max_tokens) * sequence.pieces.size());
   begin_piece(sequence, 0, models_[index].tokenizer.get());

@@ -66,6 +66,7 @@ const PlannedModel& Worker::planned(const Sequence& sequence) const {
 }
 
 std::int64_t Worker::pages_for(const Sequence& sequence, std::int64_t tokens) const {
+  if (sequence.request.batch != nullptr) return 0;  // An encoder keeps nothing.
   const std::int64_t size = planned(sequence).tokens_per_page;
   return (tokens + size - 1) / size;
 }
@@ -173,12 +174,23 @@ void Worker::admit() {
   }
 }
 
-/// Holds pages for all tokens the sequence has: remembered ones first, the rest empty.
 void Worker::start(Sequence& sequence) {
   if (running_.empty()) {
     turn_model_ = sequence.request.model;
     turn_steps_ = 0;
   }
+  if (sequence.request.batch == nullptr) hold_pages(sequence);
+  if (sequence.started < 0) {
+    sequence.started = now();
+    sequence.answer.timings.queued = sequence.started - sequence.submitted;
+  }
+  sequence.in_progress = true;
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, more_important), &sequence);
+  ++running_of_model_[static_cast<std::size_t>(sequence.request.model)];
+}
+
+/// Pages for all tokens the sequence has: remembered ones first, the rest empty.
+void Worker::hold_pages(Sequence& sequence) {
   const PlannedModel& model = planned(sequence);
   if (sequence.identity < 0)
     sequence.identity = cache_.hold_identity(model.base, sequence.adapter.content_hash, sequence.adapter.scale);
@@ -207,13 +219,6 @@ void Worker::start(Sequence& sequence) {
     counters_.cached_tokens += static_cast<std::uint64_t>(sequence.computed_tokens);
     counters_.prompt_tokens += static_cast<std::uint64_t>(sequence.prompt_tokens);
   }
-  if (sequence.started < 0) {
-    sequence.started = now();
-    sequence.answer.timings.queued = sequence.started - sequence.submitted;
-  }
-  sequence.in_progress = true;
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, more_important), &sequence);
-  ++running_of_model_[static_cast<std::size_t>(sequence.request.model)];
 }
 
 // ---- pages of sequences in progress ----

@@ -47,6 +47,7 @@ class Worker {
   void end_expired();
   void admit();
   void start(Sequence& sequence);
+  void hold_pages(Sequence& sequence);
   bool grow(Sequence& sequence, std::int64_t tokens);
   void give_up_pages(Sequence& sequence);
   void preempt(Sequence& sequence);
@@ -60,6 +61,7 @@ class Worker {
   // worker_steps.cpp: what a step computes
   void step_model(int model);
   void prefill(Sequence& sequence);
+  void encode(Sequence& sequence);
   void decode();
   void decode_one_by_one();
   StepSequence step_of(Sequence& sequence, std::int64_t count) const;

@@ -12,9 +12,10 @@ namespace duet {
 
 namespace {
 
-std::string place_of(int layer, int layers) {
+std::string place_of(int layer, const ModelSpec& spec) {
   if (layer == kLayerEmbedding) return "the embedding";
-  if (layer >= layers) return "the final norm and head";
+  if (layer >= spec.all_layers()) return "the final norm and head";
+  if (layer >= spec.layers) return fmt::format("layer {} of the decision head", layer - spec.layers);
   return fmt::format("layer {}", layer);
 }
 
@@ -34,7 +35,9 @@ void Worker::step_model(int model) {
   }
   ++counters_.steps;
   last_was_prefill_ = to_prefill != nullptr && (batch_.empty() || !last_was_prefill_);
-  if (last_was_prefill_)
+  if (last_was_prefill_ && to_prefill->request.batch != nullptr)
+    encode(*to_prefill);
+  else if (last_was_prefill_)
     prefill(*to_prefill);
   else
     decode();
@@ -72,6 +75,40 @@ void Worker::prefill(Sequence& sequence) {
   }
   sequence.answer.timings.prefill += now() - began;
   take_outcome(sequence, count, outcome);
+}
+
+/// All rows of a request to an encoder: one step, then it has ended.
+void Worker::encode(Sequence& sequence) {
+  const ModelSpec& spec = plan_.bases[static_cast<std::size_t>(planned(sequence).base)].spec;
+  std::vector<EncoderRow> rows;
+  for (EncodedRow& row : *sequence.request.batch) {
+    row.option_logits.resize(row.markers.size());
+    row.act_logits.resize(static_cast<std::size_t>(spec.act_outputs));
+    rows.push_back({.tokens = row.ids,
+                    .markers = row.markers,
+                    .question_kind = row.question_kind,
+                    .option_logits = row.option_logits.data(),
+                    .act_logits = row.act_logits.data()});
+    counters_.prompt_tokens += row.ids.size();
+  }
+  std::vector<StepOutcome> outcomes(rows.size());
+  const double began = now();
+  try {
+    backend_.encode(sequence.request.model, rows, outcomes);
+  } catch (...) {
+    fail_by_exception(sequence);
+    return;
+  }
+  ++sequence.steps;
+  sequence.answer.timings.prefill += now() - began;
+  for (const StepOutcome& outcome : outcomes) {
+    if (outcome.finite) continue;
+    fail(sequence, Code::non_finite, Finish::error,
+         fmt::format("Model \"{}\" gave NaN or infinity, first in {}. Check the weights of that layer.",
+                     planned(sequence).name, place_of(outcome.bad_layer, spec)));
+    return;
+  }
+  end(sequence);
 }
 
 /// One new token for each sequence of batch_.
@@ -187,14 +224,14 @@ void Worker::fail_by_exception(Sequence& sequence) {
 }
 
 void Worker::fail_non_finite(Sequence& sequence, std::int64_t count, int layer) {
-  const int layers = plan_.bases[static_cast<std::size_t>(planned(sequence).base)].spec.layers;
+  const ModelSpec& spec = plan_.bases[static_cast<std::size_t>(planned(sequence).base)].spec;
   const std::int64_t first = sequence.computed_tokens;
   const std::string tokens =
       count == 1 ? fmt::format("token {}", first) : fmt::format("tokens {} to {}", first, first + count - 1);
   fail(sequence, Code::non_finite, Finish::error,
        fmt::format("Model \"{}\" with adapter \"{}\" gave NaN or infinity, first in {}, at step {} of the request "
                    "({}, {} of the answer done). Check the adapter and the weights of that layer.",
-                   planned(sequence).name, sequence.adapter.name, place_of(layer, layers), sequence.steps, tokens,
+                   planned(sequence).name, sequence.adapter.name, place_of(layer, spec), sequence.steps, tokens,
                    sequence.generated()));
 }
 

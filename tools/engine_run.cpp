@@ -6,6 +6,7 @@
 #include "duet/engine.h"
 #include "loaders/mapped_file.h"
 #include "tools/run/batch.h"
+#include "tools/run/decide.h"
 #include "tools/run/evaluate.h"
 #include "tools/run/interrupt.h"
 #include "tools/run/line_reader.h"
@@ -52,6 +53,7 @@ Engine open(const RunOptions& options) {
 }
 
 Code answer(Engine& engine, const RunOptions& options, Interrupts& interrupts) {
+  if (options.decide.asked) return run_decide(engine, options, interrupts);
   if (!options.samples.empty() || !options.evaluate.empty()) return run_evaluation(engine, options, interrupts);
   if (!options.input.empty()) return run_batch(engine, options, interrupts);
   if (options.prompt_given) return run_prompt(engine, options, options.prompt);

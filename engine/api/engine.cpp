@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "duet/engine.h"
+#include "engine/api/decide.h"
 #include "engine/api/open.h"
 #include "engine/api/prepare.h"
 #include "engine/router.h"
@@ -80,7 +81,7 @@ class Engine::Impl {
     own.model = rules.fast;
     own.max_tokens = rules.fast_max_tokens;
     routed.fast = wait_unless_cancelled(submit(own, nullptr), epoch);
-    RouteDecision decision = decide(routed.fast, rules);
+    RouteDecision decision = duet::decide(routed.fast, rules);
     routed.escalated = decision.escalate;
     routed.confidence = decision.confidence;
     routed.reason = std::move(decision.reason);
@@ -97,6 +98,27 @@ class Engine::Impl {
     }
     routed.answer = wait_unless_cancelled(submit(own, sink), epoch);
     return routed;
+  }
+
+  Decision decide(const DecisionRequest& request, const DecisionRules* rules) {
+    const auto begin = std::chrono::steady_clock::now();
+    Decision decision;
+    try {
+      const DecisionProblem problem = api::problem_of(request);
+      if (rules == nullptr) {
+        decision = ask_model(request, request.model, problem);
+      } else {
+        api::check_rules(*rules);
+        decision = ask_model(request, rules->fast, problem);
+        escalate(request, *rules, problem, decision);
+      }
+    } catch (const Error& error) {
+      decision = {.code = error.code(), .message = error.what()};
+    } catch (const std::exception& error) {
+      decision = {.code = Code::internal, .message = error.what()};
+    }
+    decision.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return decision;
   }
 
   void load_adapter(const std::string& model_name, const AdapterOptions& adapter) {
@@ -146,6 +168,62 @@ class Engine::Impl {
     return answer;
   }
 
+  /// Throws Error when the model cannot be asked; a failure while it runs is the decision's.
+  Decision ask_model(const DecisionRequest& request, const std::string& name, const DecisionProblem& problem) {
+    const int index = api::find_model(opened_.models, name);
+    const api::ModelParts& model = parts(index);
+    if (!model.laya)
+      throw Error(Code::unsupported, "Model '" + model.name + "' writes text and has no decision head",
+                  "Ask it with run, or name a decision model");
+    Decision decision;
+    if (problem.questions.empty()) return decision;
+    api::LayaQuestions questions = api::prepare_laya(problem, model);
+    const auto batch = std::make_shared<EncoderBatch>(std::move(questions.rows));
+    TokenRequest ready;
+    ready.model = index;
+    ready.priority = request.priority;
+    ready.deadline = request.deadline;
+    ready.batch = batch;
+    const Answer answer = wait(submit_ready(std::move(ready)));
+    if (answer.code != Code::ok) return {.code = answer.code, .message = answer.message};
+    questions.rows = std::move(*batch);
+    api::answer_laya(model, questions);
+    for (const EncodedRow& row : questions.rows) decision.input_tokens += static_cast<std::int64_t>(row.ids.size());
+    decision.answers = std::move(questions.answers);
+    return decision;
+  }
+
+  /// Asks the deep model what the fast one is not sure of.
+  void escalate(const DecisionRequest& request, const DecisionRules& rules, const DecisionProblem& problem,
+                Decision& decision) {
+    DecisionProblem unsure{.state = problem.state, .questions = {}};
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < decision.answers.size(); ++i) {
+      if (!api::escalates(decision.answers[i], rules)) continue;
+      unsure.questions.push_back(problem.questions[i]);
+      places.push_back(i);
+    }
+    if (places.empty()) return;
+    const Decision deep = ask_model(request, rules.deep, unsure);
+    decision.input_tokens += deep.input_tokens;
+    for (std::size_t k = 0; k < places.size(); ++k) {
+      DecisionAnswer& answer = decision.answers[places[k]];
+      if (deep.code != Code::ok) {
+        answer.reason += "; " + rules.deep + " failed: " + deep.message;
+        continue;
+      }
+      const std::string reason = answer.reason;
+      answer = deep.answers[k];
+      answer.escalated = true;
+      answer.reason = reason;
+    }
+  }
+
+  Ticket submit_ready(TokenRequest ready) {
+    const std::lock_guard lock(mutex_);  // So that cancel_all sees every ticket that the runtime knows.
+    return *live_.insert(opened_.runtime->submit(std::move(ready), nullptr)).first;
+  }
+
   std::uint64_t cancel_epoch() {
     const std::lock_guard lock(mutex_);
     return cancelled_all_;
@@ -179,6 +257,11 @@ void Engine::cancel_all() { impl_->cancel_all(); }
 Answer Engine::run(const Request& request, TokenSink* sink) { return impl_->wait(impl_->submit(request, sink)); }
 RoutedAnswer Engine::route(const Request& request, const RouteRules& rules, TokenSink* sink) {
   return impl_->route(request, rules, sink);
+}
+
+Decision Engine::decide(const DecisionRequest& request) { return impl_->decide(request, nullptr); }
+Decision Engine::decide(const DecisionRequest& request, const DecisionRules& rules) {
+  return impl_->decide(request, &rules);
 }
 
 void Engine::load_adapter(const std::string& model, const AdapterOptions& adapter) {

@@ -186,6 +186,18 @@ Plan plan_for(const Options& options, const std::vector<ModelHeader>& headers, c
 
 // ---- tokenizers and templates ----
 
+LayaParts read_laya_parts(const std::string& path, const Tokenizer& tokenizer) {
+  const auto text = [&](std::string_view name) {
+    auto content = loaders::read_checkpoint_text(path, name);
+    if (!content) throw Error(Code::not_found, fmt::format("'{}' has no {}", path, name), "Copy the whole checkpoint");
+    return std::move(*content);
+  };
+  constexpr std::string_view kConfig = "tokenizer_config.json";
+  return {
+      loaders::laya_tokens(tokenizer, text(kConfig), fmt::format("{}/{}", path, kConfig)),
+      loaders::parse_laya_settings(text(loaders::kLayaAgentFile), fmt::format("{}/{}", path, loaders::kLayaAgentFile))};
+}
+
 ModelParts read_parts(const ModelHeader& header, std::vector<std::string>& notes) {
   const ModelOptions& options = *header.options;
   ModelParts parts;
@@ -204,6 +216,11 @@ ModelParts read_parts(const ModelHeader& header, std::vector<std::string>& notes
     notes.push_back(fmt::format("the tokenizer has {} ids, the model {}: text that needs the others is refused", tokens,
                                 header.spec.vocabulary));
   parts.usable_vocabulary = std::min(tokens, header.spec.vocabulary);
+  if (header.spec.kind == ModelKind::encoder) {
+    parts.laya = read_laya_parts(options.path, *parts.tokenizer);
+    parts.chat_template_problem = "it is an encoder, which answers typed questions. Ask it with decide";
+    return parts;
+  }
   try {
     parts.chat_template = loaders::load_chat_template(options.path, options.chat_template);
   } catch (const Error& error) {

@@ -11,9 +11,16 @@
 #include "engine/plan.h"
 #include "engine/runtime.h"
 #include "engine/tokenizer.h"
+#include "loaders/laya_config.h"
 
 /// From options to a running engine: read headers, plan, refuse what does not fit, only then load.
 namespace duet::api {
+
+/// What questions to a Laya are prepared with.
+struct LayaParts {
+  LayaTokens tokens;
+  loaders::LayaSettings settings;
+};
 
 /// What requests to one model are prepared with.
 struct ModelParts {
@@ -24,6 +31,7 @@ struct ModelParts {
   std::optional<ChatTemplate> chat_template;
   std::string chat_template_problem;  ///< Why there is none.
   std::string system;                 ///< For messages that hold no system message of their own.
+  std::optional<LayaParts> laya;      ///< Answers typed questions, and nothing else.
 };
 
 struct OpenedEngine {

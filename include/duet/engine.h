@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "duet/decide.h"
 #include "duet/error.h"
 #include "duet/export.h"
 
@@ -261,6 +262,12 @@ class DUET_API Engine {
   /// A fast model that fails on its own account (non-finite numbers, no room) escalates too; a bad request, a
   /// cancelled or late one does not. Rules that make no sense give an answer with Code::invalid_argument.
   RoutedAnswer route(const Request& request, const RouteRules& rules, TokenSink* sink = nullptr);
+
+  /// Typed questions (duet/decide.h), all of a request as one batch. Blocks; never throws for a bad request. The first
+  /// form asks `request.model`; with rules the fast model answers every question and the deep one those it is not sure
+  /// of. A question that the deep model cannot answer keeps the fast one's answer and says why.
+  Decision decide(const DecisionRequest& request);
+  Decision decide(const DecisionRequest& request, const DecisionRules& rules);
 
   /// Loads and drops adapters while running; other requests carry on. Throws Error: no_room when no slot is free or
   /// it is too large for one (ModelOptions::adapter_slots, adapter_rank), invalid_argument when the name is taken or

@@ -14,8 +14,21 @@ enum class Mode {
   compare  ///< Every model answers.
 };
 
+/// engine_run decide.
+struct DecideOptions {
+  bool asked = false;
+  std::string state;  ///< Text; behind it come the files.
+  bool state_given = false;
+  std::string state_file;                   ///< Text, or JSON when its name ends in .json.
+  std::string states_file;                  ///< A state a line.
+  std::string questions_file;               ///< JSON: questions by name.
+  std::vector<DecisionQuestion> questions;  ///< Of short flags, in their order.
+  DecisionRules rules;
+};
+
 struct RunOptions {
   Options engine;
+  DecideOptions decide;
   Request request;  ///< Settings of every request; no text.
   bool max_tokens_given = false;
   RouteRules rules;

@@ -1,0 +1,165 @@
+#include "engine/api/decide.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "engine/api/prepare.h"
+#include "engine/decision_text.h"
+#include "loaders/decision_json.h"
+#include "loaders/names.h"
+
+namespace duet::api {
+namespace {
+
+using loaders::quote;
+
+[[noreturn]] void refuse(std::string what, std::string_view fix) {
+  throw Error(Code::invalid_argument, std::move(what), fix);
+}
+
+JsonValue text_value(const std::string& text, const std::string& what) {
+  check_utf8(text, what);
+  return json_string(text);
+}
+
+Question question_of(const DecisionQuestion& asked) {
+  const std::string name = fmt::format("question {}", quote(asked.name));
+  Question question;
+  question.name = asked.name;
+  question.kind = asked.kind;
+  question.instructions = text_value(asked.instructions, "the instructions of " + name);
+  if (asked.kind == QuestionKind::noul) {
+    if (!asked.options.empty()) refuse(fmt::format("The {} is a noul and has options", name), "Leave them out");
+    question.options = {{"false", {}}, {"true", {}}};
+    return question;
+  }
+  if (asked.options.empty() || asked.options.size() > static_cast<std::size_t>(loaders::kMostOptions))
+    refuse(fmt::format("The {} has {} options", name, asked.options.size()),
+           fmt::format("Give 1 to {}", loaders::kMostOptions));
+  std::set<std::string> labels;
+  for (const DecisionOption& option : asked.options) {
+    const bool level = asked.kind == QuestionKind::score;
+    const std::string label = level ? fmt::to_string(labels.size()) : option.label;
+    check_utf8(label, "a label of " + name);
+    if (!labels.insert(label).second)
+      refuse(fmt::format("The {} has the label {} twice", name, quote(label)), "Remove one");
+    JsonValue description;
+    if (level || !option.description.empty()) description = text_value(option.description, "a description of " + name);
+    question.options.push_back({label, std::move(description)});
+  }
+  return question;
+}
+
+}  // namespace
+
+DecisionProblem problem_of(const DecisionRequest& request) {
+  if (!std::isfinite(request.deadline) || request.deadline < 0)
+    refuse(fmt::format("deadline is {} seconds", request.deadline), "It must be 0 (none) or positive");
+  if (!request.json.empty()) {
+    if (!request.state.empty() || !request.questions.empty())
+      refuse("The request has both json and a state or questions", "Give one of them");
+    check_size(request.json.size());
+    return loaders::parse_decision_problem(request.json, "request");
+  }
+  check_size(request.state.size());
+  if (request.questions.size() > static_cast<std::size_t>(loaders::kMostQuestions))
+    refuse(fmt::format("The request has {} questions", request.questions.size()),
+           fmt::format("Give at most {}", loaders::kMostQuestions));
+  DecisionProblem problem;
+  problem.state = text_value(request.state, "the state");
+  std::set<std::string> names;
+  for (const DecisionQuestion& asked : request.questions) {
+    if (!names.insert(asked.name).second)
+      refuse(fmt::format("Two questions are called {}", quote(asked.name)), "Give each its own name");
+    problem.questions.push_back(question_of(asked));
+  }
+  return problem;
+}
+
+LayaQuestions prepare_laya(const DecisionProblem& problem, const ModelParts& model) {
+  const LayaParts& laya = *model.laya;
+  const Tokenizer& tokenizer = tokenizer_of(model);
+  const std::vector<std::int32_t> state = laya_state_ids(tokenizer, laya.tokens, problem.state);
+  const bool keep_newest = problem.state.kind == JsonValue::Kind::array;
+  LayaQuestions all;
+  for (const Question& question : problem.questions) {
+    if (question.instructions.kind == JsonValue::Kind::null)
+      refuse(fmt::format("The question {} has no instructions", quote(question.name)), "Laya needs them");
+    LayaRow row = laya_row(tokenizer, laya.tokens, laya.settings.budget, question, state, keep_newest);
+    DecisionAnswer answer;
+    answer.question = question.name;
+    answer.kind = question.kind;
+    for (const QuestionOption& option : question.options) {
+      answer.labels.push_back(option.label);
+      const bool described = option.description.kind != JsonValue::Kind::null;
+      answer.descriptions.push_back(described ? laya_text(option.description) : std::string());
+    }
+    answer.model = model.name;
+    answer.state_tokens = row.state_tokens;
+    answer.state_tokens_kept = row.state_tokens_kept;
+    answer.distinct_options = row.distinct_options;
+    all.answers.push_back(std::move(answer));
+    all.rows.push_back({.ids = std::move(row.ids),
+                        .markers = std::move(row.markers),
+                        .question_kind = static_cast<int>(question.kind)});
+  }
+  return all;
+}
+
+namespace {
+
+DecisionConfidence public_confidence(const Confidences& sure) {
+  return {.largest = sure.largest, .entropy = sure.entropy, .linear = sure.linear, .spread = sure.spread};
+}
+
+}  // namespace
+
+void answer_laya(const ModelParts& model, LayaQuestions& questions) {
+  for (std::size_t i = 0; i < questions.rows.size(); ++i) {
+    const EncodedRow& row = questions.rows[i];
+    DecisionAnswer& answer = questions.answers[i];
+    const std::string what = fmt::format("Question {} to model {}", quote(answer.question), quote(model.name));
+    answer.probabilities = option_probabilities(
+        row.option_logits, model.laya->settings.calibration.of(answer.kind, answer.labels.size()), what);
+    answer.choice = most_probable(answer.probabilities);
+    answer.score = answer.kind == QuestionKind::choice ? 0 : mean_level(answer.probabilities);
+    answer.confidence = public_confidence(confidences_of(answer.probabilities));
+    answer.confidence.published =
+        answer.kind == QuestionKind::noul ? answer.confidence.largest : answer.confidence.entropy;
+    answer.act_probability = option_probabilities(row.act_logits, 1.0, what)[0];
+  }
+}
+
+double measure_of(const DecisionConfidence& confidence, const std::string& name) {
+  if (name == "largest") return confidence.largest;
+  if (name == "entropy") return confidence.entropy;
+  if (name == "linear") return confidence.linear;
+  if (name == "spread") return confidence.spread;
+  if (name == "published") return confidence.published;
+  refuse(fmt::format("There is no measure of confidence called {}", quote(name)),
+         "Known are largest, entropy, linear, spread and published");
+}
+
+void check_rules(const DecisionRules& rules) {
+  (void)measure_of({}, rules.measure);
+  if (rules.fast == rules.deep) refuse(fmt::format("The rules name {} as both models", quote(rules.fast)), "Name two");
+  for (const double threshold : rules.threshold)
+    if (!std::isfinite(threshold)) refuse(fmt::format("A threshold is {}", threshold), "Give a number such as 0.7");
+}
+
+bool escalates(DecisionAnswer& answer, const DecisionRules& rules) {
+  const double threshold = rules.threshold.at(static_cast<std::size_t>(answer.kind));
+  const double measure = measure_of(answer.confidence, rules.measure);
+  if (measure >= threshold) {
+    answer.reason = fmt::format("{} {:.2f}", rules.measure, measure);
+    return false;
+  }
+  answer.reason = fmt::format("{} {:.2f} is below {:.2f}", rules.measure, measure, threshold);
+  return true;
+}
+
+}  // namespace duet::api
