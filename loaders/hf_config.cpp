@@ -52,6 +52,7 @@ constexpr auto kFamilies = std::to_array<Family>({
 /// A picture model around the text model; the latter's config is its text_config.
 constexpr std::string_view kWrapperType = "qwen3_5";
 constexpr std::string_view kWrapperArchitecture = "Qwen3_5ForConditionalGeneration";
+constexpr int kMostLayersCounted = 1 << 16;  // check() refuses more, and far fewer.
 constexpr int kDefaultWindow = 4096;
 constexpr int kDefaultFirstSlidingLayer = 28;
 
@@ -277,11 +278,12 @@ class Reader {
     }
     if (linear.empty()) {
       const int interval = size_or_default("full_attention_interval", 4);
-      for (int layer = 0; layer < spec_.layers; ++layer) linear.push_back((layer + 1) % interval != 0);
-    }
-    if (linear.size() != static_cast<std::size_t>(spec_.layers))
+      const int counted = std::min(spec_.layers, kMostLayersCounted);
+      for (int layer = 0; layer < counted; ++layer) linear.push_back((layer + 1) % interval != 0);
+    } else if (linear.size() != static_cast<std::size_t>(spec_.layers)) {
       throw Error(Code::bad_file, fmt::format("{} has {} entries; the model has {} layers",
                                               config_.where("layer_types"), linear.size(), spec_.layers));
+    }
     return linear;
   }
 
