@@ -24,7 +24,11 @@ std::size_t element_bytes(Storage storage) {
   }
 }
 
-bool is_projection(const TensorRow& row) { return row.role == TensorRole::linear && row.layer >= 0; }
+/// Of the model's own layers; adapters of hybrids are on the small matrices too.
+bool is_projection(const TensorRow& row) {
+  return row.layer >= 0 &&
+         (row.role == TensorRole::linear || row.part == Part::delta_decay || row.part == Part::delta_rate);
+}
 
 }  // namespace
 

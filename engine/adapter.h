@@ -52,7 +52,7 @@ struct AdapterSpec {
   bool has_dora() const;
 };
 
-/// Bytes of a plain adapter of `rank` on all seven projections of every layer, 16-bit: what an empty slot keeps ready.
+/// Bytes of a plain adapter of `rank` on all projections of every layer, 16-bit: what an empty slot keeps ready.
 std::size_t slot_bytes_for_rank(const ModelSpec& spec, int rank);
 
 /// Assigns offsets and bytes to `tensors`, sets `spec.bytes`. One function for counting and placing.

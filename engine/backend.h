@@ -21,6 +21,9 @@ struct StepSequence {
   std::int64_t first_position = 0;       ///< Tokens already in the pages.
   std::span<const std::int32_t>
       pages;                   ///< Page ids; page p holds positions [p * tokens_per_page, (p + 1) * tokens_per_page).
+  int state_slot = -1;         ///< Hybrids: where the recurrent state lies, the sequence's own while it is in progress.
+                               ///< A step from position 0 begins a new state there, whatever lay in it; any other
+                               ///< continues the last step's. -1: the model has no state.
   int adapter_slot = -1;       ///< -1: the base alone.
   float adapter_scale = 1.0F;  ///< Multiplies every module's scale; must be the load-time scale for DoRA.
   bool sample = false;         ///< Sample from the last new token's logits.

@@ -19,6 +19,7 @@ constexpr int kMostHeads = 1 << 16;
 constexpr int kLargestHeadSize = 1 << 12;
 constexpr int kLargestWidth = 1 << 20;
 constexpr int kLargestVocabulary = 1 << 24;
+constexpr int kWidestConvolution = 64;
 
 /// Refuses numbers of one spec, naming where it came from.
 class SpecChecker {
@@ -136,8 +137,29 @@ class TensorLister {
   std::vector<TensorRow> rows_;
 };
 
+std::string_view prefix_of(const ModelSpec& m) { return m.is_hybrid() ? "model.language_model." : "model."; }
+
+void list_delta(const ModelSpec& m, int layer, const std::string& at, TensorLister& list) {
+  const DeltaSpec& d = m.delta;
+  const auto matrix = [&](std::string_view name, Part part, TensorRole role, int rows, int columns) {
+    list.matrix(fmt::format("{}linear_attn.{}", at, name), part, layer, role, rows, columns);
+  };
+  const auto vector = [&](std::string_view name, Part part, int columns) {
+    list.vector(fmt::format("{}linear_attn.{}", at, name), part, layer, columns);
+  };
+  matrix("in_proj_qkv.weight", Part::delta_query_key_value, TensorRole::linear, d.channels(), m.hidden);
+  matrix("in_proj_z.weight", Part::delta_gate, TensorRole::linear, d.value_width(), m.hidden);
+  matrix("in_proj_a.weight", Part::delta_decay, TensorRole::decision, d.value_heads, m.hidden);
+  matrix("in_proj_b.weight", Part::delta_rate, TensorRole::decision, d.value_heads, m.hidden);
+  matrix("out_proj.weight", Part::delta_output, TensorRole::linear, m.hidden, d.value_width());
+  matrix("conv1d.weight", Part::delta_convolution, TensorRole::vector, d.channels(), d.convolution);
+  vector("A_log", Part::delta_decay_log, d.value_heads);
+  vector("dt_bias", Part::delta_decay_bias, d.value_heads);
+  vector("norm.weight", Part::delta_norm, d.value_size);
+}
+
 void list_layer(const ModelSpec& m, int layer, TensorLister& list) {
-  const std::string at = fmt::format("model.layers.{}.", layer);
+  const std::string at = fmt::format("{}layers.{}.", prefix_of(m), layer);
   const auto linear = [&](std::string_view name, Part part, int rows, int columns) {
     list.matrix(fmt::format("{}{}.weight", at, name), part, layer, TensorRole::linear, rows, columns);
   };
@@ -145,29 +167,33 @@ void list_layer(const ModelSpec& m, int layer, TensorLister& list) {
     list.vector(fmt::format("{}{}", at, name), part, layer, columns);
   };
   vector("input_layernorm.weight", Part::input_norm, m.hidden);
-  linear("self_attn.q_proj", Part::query, m.query_width(), m.hidden);
-  linear("self_attn.k_proj", Part::key, m.kv_width(), m.hidden);
-  linear("self_attn.v_proj", Part::value, m.kv_width(), m.hidden);
-  linear("self_attn.o_proj", Part::output, m.hidden, m.query_width());
+  const bool attends = !m.is_delta(layer);
+  if (attends) {
+    linear("self_attn.q_proj", Part::query, m.query_rows(), m.hidden);
+    linear("self_attn.k_proj", Part::key, m.kv_width(), m.hidden);
+    linear("self_attn.v_proj", Part::value, m.kv_width(), m.hidden);
+    linear("self_attn.o_proj", Part::output, m.hidden, m.query_width());
+  }
   vector("post_attention_layernorm.weight", Part::post_attention_norm, m.hidden);
   linear("mlp.gate_proj", Part::gate, m.mlp, m.hidden);
   linear("mlp.up_proj", Part::up, m.mlp, m.hidden);
   linear("mlp.down_proj", Part::down, m.hidden, m.mlp);
-  if (m.query_key_value_bias) {
-    vector("self_attn.q_proj.bias", Part::query_bias, m.query_width());
+  if (attends && m.query_key_value_bias) {
+    vector("self_attn.q_proj.bias", Part::query_bias, m.query_rows());
     vector("self_attn.k_proj.bias", Part::key_bias, m.kv_width());
     vector("self_attn.v_proj.bias", Part::value_bias, m.kv_width());
   }
-  if (m.output_bias) vector("self_attn.o_proj.bias", Part::output_bias, m.hidden);
+  if (attends && m.output_bias) vector("self_attn.o_proj.bias", Part::output_bias, m.hidden);
   if (m.mlp_bias) {
     vector("mlp.gate_proj.bias", Part::gate_bias, m.mlp);
     vector("mlp.up_proj.bias", Part::up_bias, m.mlp);
     vector("mlp.down_proj.bias", Part::down_bias, m.hidden);
   }
-  if (m.query_key_norm) {
+  if (attends && m.query_key_norm) {
     vector("self_attn.q_norm.weight", Part::query_norm, m.head_size);
     vector("self_attn.k_norm.weight", Part::key_norm, m.head_size);
   }
+  if (!attends) list_delta(m, layer, at, list);
 }
 
 // Names as in Laya's published files (ModernBERT under "encoder.", torch's TransformerEncoderLayer under "head.").
@@ -244,7 +270,28 @@ void check_encoder(const ModelSpec& spec, const SpecChecker& checker) {
   check_rope(spec.sliding_rope, checker);
 }
 
+void check_delta(const ModelSpec& spec, const SpecChecker& checker) {
+  const DeltaSpec& d = spec.delta;
+  const auto marked = static_cast<std::int64_t>(d.layers.size());
+  checker.that(marked == spec.layers,
+               fmt::format("{} layers are marked as linear attention or not; the model has {}", marked, spec.layers));
+  checker.that(spec.delta_layers() < spec.layers, "no layer has full attention; Duet needs one at least");
+  checker.within("the number of linear key heads", d.key_heads, 1, kMostHeads);
+  checker.within("the number of linear value heads", d.value_heads, 1, kMostHeads);
+  checker.within("linear key head size", d.key_size, 1, kLargestHeadSize);
+  checker.within("linear value head size", d.value_size, 1, kLargestHeadSize);
+  checker.within("the width of the linear convolution", d.convolution, 1, kWidestConvolution);
+  checker.within("linear key heads times head size", std::int64_t{d.key_heads} * d.key_size, 1, kLargestWidth);
+  checker.within("linear value heads times head size", std::int64_t{d.value_heads} * d.value_size, 1, kLargestWidth);
+  checker.that(d.value_heads % d.key_heads == 0,
+               fmt::format("{} linear value heads cannot share {} key heads", d.value_heads, d.key_heads));
+}
+
 }  // namespace
+
+int ModelSpec::delta_layers() const {
+  return static_cast<int>(std::count(delta.layers.begin(), delta.layers.end(), true));
+}
 
 void check(const ModelSpec& spec, std::string_view source) {
   const SpecChecker checker(source);
@@ -260,6 +307,9 @@ void check(const ModelSpec& spec, std::string_view source) {
   checker.that(spec.head_size % 2 == 0, fmt::format("head size {} is odd; rotation needs pairs", spec.head_size));
   checker.that(spec.query_heads % spec.kv_heads == 0,
                fmt::format("{} query heads cannot be shared by {} key/value heads", spec.query_heads, spec.kv_heads));
+  checker.within("rotated elements of a head", spec.rotated_size(), 2, spec.head_size);
+  checker.that(spec.rotated_size() % 2 == 0,
+               fmt::format("{} elements of a head are rotated; rotation needs pairs", spec.rotated_size()));
   checker.positive("rms_norm_eps", spec.norm_epsilon);
   check_rope(spec.rope, checker);
 
@@ -269,6 +319,7 @@ void check(const ModelSpec& spec, std::string_view source) {
       fmt::format("{} layers are marked as sliding or not; the model has {}", spec.layer_slides.size(), spec.layers));
   checker.within("begin id", spec.begin_id, -1, spec.vocabulary - 1);
   for (const std::int32_t id : spec.end_ids) checker.within("end id", id, 0, spec.vocabulary - 1);
+  if (!spec.delta.layers.empty()) check_delta(spec, checker);
   if (spec.kind == ModelKind::encoder) check_encoder(spec, checker);
 }
 
@@ -301,15 +352,23 @@ std::int64_t kv_bytes_per_token(const ModelSpec& spec, KvStorage storage) {
   if (spec.kind == ModelKind::encoder) return 0;
   std::int64_t head_bytes = std::int64_t{spec.head_size} * (storage == KvStorage::f32 ? 4 : 2);
   if (storage == KvStorage::int8) head_bytes = spec.head_size + std::int64_t{sizeof(float)};
-  return std::int64_t{2} * spec.layers * spec.kv_heads * head_bytes;
+  return std::int64_t{2} * (spec.layers - spec.delta_layers()) * spec.kv_heads * head_bytes;
+}
+
+std::int64_t state_bytes(const ModelSpec& spec) {
+  const DeltaSpec& d = spec.delta;
+  const std::int64_t memories = std::int64_t{d.value_width()} * d.key_size;
+  const std::int64_t tail = std::int64_t{d.channels()} * (d.convolution - 1);
+  return d.layers.empty() ? 0 : spec.delta_layers() * (memories + tail) * std::int64_t{sizeof(float)};
 }
 
 std::vector<TensorRow> tensors_of(const ModelSpec& spec) {
   if (spec.kind == ModelKind::encoder) return tensors_of_encoder(spec);
   TensorLister list;
-  list.matrix("model.embed_tokens.weight", Part::embedding, -1, TensorRole::embedding, spec.vocabulary, spec.hidden);
+  const std::string prefix(prefix_of(spec));
+  list.matrix(prefix + "embed_tokens.weight", Part::embedding, -1, TensorRole::embedding, spec.vocabulary, spec.hidden);
   for (int layer = 0; layer < spec.layers; ++layer) list_layer(spec, layer, list);
-  list.vector("model.norm.weight", Part::final_norm, -1, spec.hidden);
+  list.vector(prefix + "norm.weight", Part::final_norm, -1, spec.hidden);
   if (!spec.tied_head) list.matrix("lm_head.weight", Part::head, -1, TensorRole::head, spec.vocabulary, spec.hidden);
   return list.take();
 }

@@ -60,6 +60,8 @@ void check_request(const PlanRequest& request) {
                 "Leave it at 0 for the default");
   if (request.max_sequences < 1)
     throw Error(Code::invalid_argument, fmt::format("max_sequences is {}", request.max_sequences), "Give 1 or more");
+  if (request.kept_states < 0)
+    throw Error(Code::invalid_argument, fmt::format("kept_states is {}", request.kept_states), "Give 0 or more");
   if (request.prefill_chunk_tokens < 1)
     throw Error(Code::invalid_argument, fmt::format("prefill_chunk_tokens is {}", request.prefill_chunk_tokens),
                 "Give 1 or more");
@@ -71,6 +73,13 @@ void check_request(const PlanRequest& request) {
                   fmt::format("Model \"{}\" is an encoder ({}), which the {} backend does not run yet", model.name,
                               model.spec.architecture, request.backend.name),
                   "Choose --device host");
+    if (model.spec.is_hybrid() && !request.backend.hybrids)
+      throw Error(
+          Code::unsupported,
+          fmt::format("Model \"{}\" is a hybrid of Gated DeltaNet and gated attention ({}), which the {} backend "
+                      "does not run yet",
+                      model.name, model.spec.architecture, request.backend.name),
+          "Choose --device host");
     if (model.spec.kind == ModelKind::encoder && model.adapter_slots > 0)
       throw Error(Code::unsupported, fmt::format("Model \"{}\" is an encoder and was given an adapter", model.name),
                   "Encoders run without adapters");
@@ -171,6 +180,15 @@ void size_pages(const PlanRequest& request, std::int64_t kv_tokens, Plan& plan) 
   }
 }
 
+void carve_state_slots(const PlanRequest& request, const PlanModel& model, Carver& carver, PlannedModel& planned) {
+  const std::int64_t bytes = state_bytes(model.spec);
+  if (bytes == 0) return;
+  const std::int64_t slots = std::int64_t{request.max_sequences} + request.kept_states;
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    planned.state_slots.push_back(
+        carver.take(fmt::format("{}: state slot {}", model.name, slot), static_cast<std::size_t>(bytes)));
+}
+
 /// The whole layout, whatever the budget.
 Plan carve(const PlanRequest& request, std::int64_t kv_tokens) {
   Plan plan;
@@ -200,6 +218,7 @@ Plan carve(const PlanRequest& request, std::int64_t kv_tokens) {
       plan.models[i].state =
           carver.take(fmt::format("{}: state", model.name),
                       request.backend.model_state_bytes(model.spec, plan.limits, model.adapter_slots));
+    carve_state_slots(request, model, carver, plan.models[i]);
     if (request.backend.model_context_bytes != nullptr)
       plan.context_bytes += request.backend.model_context_bytes(model.spec, plan.limits);
     if (request.backend.scratch_bytes != nullptr)
@@ -257,14 +276,18 @@ std::optional<std::size_t> bytes_with_nf4(const PlanRequest& request) {
 [[noreturn]] void refuse(const PlanRequest& request, const Plan& plan) {
   std::size_t weights = 0;
   std::size_t adapters = 0;
+  std::size_t states = 0;
   for (const PlannedBase& base : plan.bases)
     for (const Region& region : base.regions) weights += region.bytes;
   for (const PlannedModel& model : plan.models)
     for (const Region& region : model.adapter_slots) adapters += region.bytes;
+  for (const PlannedModel& model : plan.models)
+    for (const Region& region : model.state_slots) states += region.bytes;
   std::string what =
       fmt::format("The plan needs {} and the budget is {}: weights {}, adapter slots {}, KV pages {}, scratch {}",
                   exact_and_human(plan.total_bytes()), exact_and_human(request.budget), human_bytes(weights),
                   human_bytes(adapters), human_bytes(plan.pages.bytes), human_bytes(plan.scratch.bytes));
+  if (states > 0) what += fmt::format(", recurrent states {}", human_bytes(states));
   if (plan.context_bytes > 0) what += fmt::format(", device context {}", human_bytes(plan.context_bytes));
 
   const std::uint64_t budget_mib = plan.total_bytes() / kMiB + (plan.total_bytes() % kMiB != 0 ? 1 : 0);

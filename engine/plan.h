@@ -69,6 +69,7 @@ struct BackendFacts {
   std::string name;  ///< "host", "cuda"
   KvStorage kv_storage = KvStorage::f32;
   bool encoders = false;          ///< Runs ModelKind::encoder.
+  bool hybrids = false;           ///< Runs models with ModelSpec::is_hybrid().
   bool own_memory = false;        ///< The device's memory is not the host's: an embedding may stay with the host.
   std::size_t context_bytes = 0;  ///< Outside the arena but inside the budget (CUDA context); 0 on the host.
   /// What one model adds to the context (its captured graphs). Null: nothing.
@@ -97,6 +98,7 @@ struct PlanRequest {
   std::uint64_t budget = 0;
   std::int64_t kv_tokens = 0;  ///< Per model if alone; see Options::kv_tokens.
   int max_sequences = 8;
+  int kept_states = 0;  ///< State slots of each hybrid beyond max_sequences: for prefixes that are kept.
   int prefill_chunk_tokens = 256;
 };
 
@@ -117,7 +119,8 @@ struct PlannedModel {
   std::int64_t max_context_tokens =
       0;  ///< min(model's positions, whole pool); an encoder's positions: its longest row.
   std::vector<Region> adapter_slots;
-  Region state;  ///< Of the backend's own.
+  Region state;                     ///< Of the backend's own.
+  std::vector<Region> state_slots;  ///< Hybrids: room for the recurrent state of one sequence each.
 };
 
 struct Plan {
@@ -142,6 +145,7 @@ constexpr std::int64_t kFewestTokensPerPage = 16;
 /// Lays the arena out:
 ///   bases     one region a tensor; models of equal `base_identity` share one base.
 ///   adapters  `adapter_slots` regions of `adapter_slot_bytes` for each model.
+///   states    hybrids: max_sequences + kept_states regions of state_bytes for each model.
 ///   pages     none for encoders. page_bytes = kFewestTokensPerPage tokens of the model whose tokens cost most, rounded
 ///   up to
 ///             kRegionAlignment; every model fits tokens_per_page = page_bytes / kv_bytes_per_token into one.

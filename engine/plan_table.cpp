@@ -91,6 +91,15 @@ void add_base(Text& text, const Plan& plan, int base_index) {
     sum += std::uint64_t{slots.bytes} * slots.count;
   }
   for (const PlannedModel* model : models) {
+    if (model->state_slots.empty()) continue;
+    const TableLine slots{.name = fmt::format("recurrent states of {}", model->name),
+                          .storage = std::string(name_of(Storage::f32)),
+                          .bytes = model->state_slots.front().bytes,
+                          .count = model->state_slots.size()};
+    add_line(text, slots);
+    sum += std::uint64_t{slots.bytes} * slots.count;
+  }
+  for (const PlannedModel* model : models) {
     if (model->state.bytes == 0) continue;
     add_line(text,
              {.name = fmt::format("state of {}", model->name), .storage = "", .bytes = model->state.bytes, .count = 1});
@@ -105,6 +114,8 @@ std::uint64_t bytes_of_regions(const Plan& plan) {
     for (const Region& region : base.regions) sum += region.bytes;
   for (const PlannedModel& model : plan.models)
     for (const Region& region : model.adapter_slots) sum += region.bytes;
+  for (const PlannedModel& model : plan.models)
+    for (const Region& region : model.state_slots) sum += region.bytes;
   for (const PlannedModel& model : plan.models) sum += model.state.bytes;
   return sum;
 }

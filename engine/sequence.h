@@ -52,6 +52,7 @@ struct Sequence {
   int identity = -1;                  ///< In the prefix cache; -1: not started yet.
   std::vector<std::int32_t> pages;    ///< Page i holds tokens [i * tokens_per_page, ...).
   std::int64_t remembered_pages = 0;  ///< The first so many are known to the prefix cache.
+  int state_slot = -1;                ///< Of a hybrid in progress.
 
   // What it went through.
   int passed_over = 0;

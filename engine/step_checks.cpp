@@ -36,6 +36,10 @@ void check_sequence(const Plan& plan, int model, const StepSequence& sequence) {
     if (page < 0 || page >= plan.page_count)
       throw Error(Code::internal, fmt::format("Page {} is not in the pool of {}", page, plan.page_count));
   }
+  const auto slots = static_cast<int>(planned.state_slots.size());
+  if (slots == 0 ? sequence.state_slot != -1 : sequence.state_slot < 0 || sequence.state_slot >= slots)
+    throw Error(Code::internal,
+                fmt::format("Model \"{}\" has {} state slots, not one {}", planned.name, slots, sequence.state_slot));
   for (const std::int32_t token : sequence.tokens) {
     if (token < 0 || token >= spec.vocabulary)
       throw Error(Code::invalid_argument,
@@ -64,6 +68,11 @@ void check_decode(const Plan& plan, int model, std::span<const StepSequence> seq
       throw Error(Code::internal, fmt::format("A decode step got {} tokens for one sequence", sequence.tokens.size()));
     check_sequence(plan, model, sequence);
   }
+  for (std::size_t i = 0; i < sequences.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (sequences[i].state_slot >= 0 && sequences[i].state_slot == sequences[j].state_slot)
+        throw Error(Code::internal,
+                    fmt::format("Two sequences of a step share state slot {}", sequences[i].state_slot));
 }
 
 void check_encode(const Plan& plan, int model, std::span<const EncoderRow> rows,

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "duet/error.h"
@@ -45,6 +47,10 @@ Worker::Worker(Backend& backend, const Plan& plan, const std::vector<RuntimeMode
       scheduler_(static_cast<int>(plan.models.size()), options.max_passed_over),
       running_of_model_(plan.models.size(), 0) {
   const auto most = static_cast<std::size_t>(plan.limits.max_batch_sequences);
+  for (const PlannedModel& model : plan.models) {
+    free_states_.emplace_back(model.state_slots.size());
+    std::iota(free_states_.back().rbegin(), free_states_.back().rend(), 0);
+  }
   running_.reserve(most);
   batch_.reserve(most);
   batch_steps_.reserve(most);
@@ -64,6 +70,10 @@ std::int64_t Worker::pages_for(const Sequence& sequence, std::int64_t tokens) co
   const std::int64_t size = planned(sequence).tokens_per_page;
   return (tokens + size - 1) / size;
 }
+
+/// A hybrid's pages hold only what its attention layers need. What its other layers know of a prefix is a state that
+/// nobody keeps yet, so a prefix is computed again, however much of it lies in pages.
+bool Worker::reuses_prefixes(const Sequence& sequence) const { return planned(sequence).state_slots.empty(); }
 
 // ---- in and out ----
 
@@ -93,9 +103,11 @@ void Worker::wait_in_queue(Sequence& sequence) {
                    .passed_over = sequence.passed_over});
 }
 
-/// Takes a sequence out of progress; its pages go.
+/// Takes a sequence out of progress; its pages and its state go.
 void Worker::leave(Sequence& sequence) {
   give_up_pages(sequence);
+  if (sequence.state_slot >= 0)
+    free_states_[static_cast<std::size_t>(sequence.request.model)].push_back(std::exchange(sequence.state_slot, -1));
   running_.erase(std::find(running_.begin(), running_.end(), &sequence));
   --running_of_model_[static_cast<std::size_t>(sequence.request.model)];
   sequence.in_progress = false;
@@ -186,9 +198,15 @@ void Worker::hold_pages(Sequence& sequence) {
   sequence.pages.reserve(static_cast<std::size_t>(
       pages_for(sequence, sequence.prompt_tokens + std::int64_t{sequence.request.max_tokens})));
 
+  if (auto& states = free_states_[static_cast<std::size_t>(sequence.request.model)]; !model.state_slots.empty()) {
+    assert(!states.empty());  // There are as many as sequences in progress, of all models together.
+    sequence.state_slot = states.back();
+    states.pop_back();
+  }
   // The last token is always computed: its logits choose the next one.
-  cache_.match(sequence.identity, std::span(sequence.tokens).first(sequence.tokens.size() - 1), model.tokens_per_page,
-               sequence.pages);
+  if (reuses_prefixes(sequence))
+    cache_.match(sequence.identity, std::span(sequence.tokens).first(sequence.tokens.size() - 1), model.tokens_per_page,
+                 sequence.pages);
   sequence.remembered_pages = static_cast<std::int64_t>(sequence.pages.size());
   sequence.computed_tokens = sequence.remembered_pages * model.tokens_per_page;
   while (static_cast<std::int64_t>(sequence.pages.size()) < pages) sequence.pages.push_back(cache_.take());

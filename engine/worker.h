@@ -40,6 +40,7 @@ class Worker {
 
   const PlannedModel& planned(const Sequence& sequence) const;
   std::int64_t pages_for(const Sequence& sequence, std::int64_t tokens) const;
+  bool reuses_prefixes(const Sequence& sequence) const;
 
   // worker.cpp: who runs, and with which pages
   void wait_in_queue(Sequence& sequence);
@@ -82,6 +83,7 @@ class Worker {
   std::unordered_map<Ticket, std::unique_ptr<Sequence>> sequences_;  ///< Waiting and in progress.
   Sequences running_;                                                ///< In progress, most important first.
   std::vector<int> running_of_model_;                                ///< [models]
+  std::vector<std::vector<int>> free_states_;                        ///< [models] slots nobody holds.
 
   int turn_model_ = -1;
   int turn_steps_ = 0;

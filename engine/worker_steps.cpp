@@ -50,6 +50,7 @@ StepSequence Worker::step_of(Sequence& sequence, std::int64_t count) const {
   step.tokens = std::span(sequence.tokens).subspan(first, static_cast<std::size_t>(count));
   step.first_position = sequence.computed_tokens;
   step.pages = sequence.pages;
+  step.state_slot = sequence.state_slot;
   step.adapter_slot = sequence.adapter.slot;
   step.adapter_scale = sequence.adapter.scale;
   step.sample = first + static_cast<std::size_t>(count) == sequence.tokens.size();
@@ -135,7 +136,7 @@ void Worker::decode() {
 }
 
 /// After a batch that threw: only the sequences that throw alone fail. A step writes the same again, so nothing is
-/// lost.
+/// lost; a state that had already taken the token in refuses it.
 void Worker::decode_one_by_one() {
   for (Sequence* sequence : batch_) {
     const StepSequence step = step_of(*sequence, 1);
@@ -196,6 +197,7 @@ void Worker::finish_piece(Sequence& sequence) {
 }
 
 void Worker::remember_full_pages(Sequence& sequence) {
+  if (!reuses_prefixes(sequence)) return;
   const std::int64_t size = planned(sequence).tokens_per_page;
   for (; (sequence.remembered_pages + 1) * size <= sequence.computed_tokens; ++sequence.remembered_pages) {
     const auto index = static_cast<std::size_t>(sequence.remembered_pages);

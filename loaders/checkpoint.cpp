@@ -45,8 +45,7 @@ void check_dense(const Tensor& tensor, const TensorRow& row) {
     throw Error(Code::unsupported,
                 fmt::format("{} holds {} and no 4-bit scales stand beside it", where(tensor), name_of(tensor.dtype)),
                 "Duet reads float and bitsandbytes 4-bit checkpoints; load the 16-bit one and let Duet quantise it");
-  const std::vector<std::int64_t> shape =
-      row.role == TensorRole::vector ? std::vector{row.columns} : std::vector{row.rows, row.columns};
+  const std::vector<std::int64_t> shape = shape_in_files(row);
   if (tensor.shape != shape)
     throw Error(Code::bad_file,
                 fmt::format("{} has the shape {}; the config asks for {}", where(tensor), shape_text(tensor.shape),

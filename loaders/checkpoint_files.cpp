@@ -46,7 +46,7 @@ ConfigOnly read_folder_config(const fs::path& folder, const WeightOptions& optio
   const fs::path file = folder / "config.json";
   const Json config = read_json_file(file);
   const auto quantisation = parse_quantisation(config, file.string());
-  const StorageSpec dense{parse_dtype(config, file.string(), result.report), 0, false};
+  const StorageSpec dense{parse_dtype(text_model_of(config), file.string(), result.report), 0, false};
   for (const TensorRow& row : tensors_of(result.spec)) {
     const bool is_4bit = quantisation && row.role == TensorRole::linear && !is_skipped(*quantisation, row.name);
     const StorageSpec stored = is_4bit ? quantisation->storage : dense;

@@ -38,6 +38,7 @@ struct Family {
   int kv_heads;   // 0: as many as query heads.
   int max_position_tokens;
   std::int32_t begin_id, end_id;  // -1: none.
+  bool hybrid = false;            // Gated DeltaNet beside attention.
 };
 
 constexpr auto kFamilies = std::to_array<Family>({
@@ -46,7 +47,13 @@ constexpr auto kFamilies = std::to_array<Family>({
      -1, -1},
     {"qwen3", "Qwen3ForCausalLM", AttentionBias::by_config, false, true, Sliding::by_layer, 128, 32, 32768, -1, -1},
     {"mistral", "MistralForCausalLM", AttentionBias::never, false, false, Sliding::every_layer, 0, 8, 131072, 1, 2},
+    {"qwen3_5_text", "Qwen3_5ForCausalLM", AttentionBias::by_config, false, true, Sliding::never, 256, 4, 32768, -1, -1,
+     true},
 });
+/// A picture model around the text model; the latter's config is its text_config.
+constexpr std::string_view kWrapperType = "qwen3_5";
+constexpr std::string_view kWrapperArchitecture = "Qwen3_5ForConditionalGeneration";
+constexpr int kMostLayersCounted = 1 << 16;  // check() refuses more, and far fewer.
 constexpr int kDefaultWindow = 4096;
 constexpr int kDefaultFirstSlidingLayer = 28;
 
@@ -70,20 +77,37 @@ const Family* family_of_architecture(std::string_view architecture) {
   return row == kFamilies.end() ? nullptr : &*row;
 }
 
+/// The text model's config of a picture model, or nothing when `config` is none.
+std::optional<JsonObject> text_config_of(const JsonObject& config) {
+  const std::vector<std::string> architectures = config.texts("architectures");
+  const std::string first = architectures.empty() ? "" : architectures.front();
+  const std::string type = config.text_or("model_type", first == kWrapperArchitecture ? kWrapperType : "");
+  if (type != kWrapperType) return std::nullopt;
+  auto text = config.object("text_config");
+  if (!text) config.refuse("text_config", "the config of the text model");
+  return text;
+}
+
 /// One config on its way to a spec.
 class Reader {
  public:
-  Reader(const Json& config, const std::string& source, std::vector<std::string>& report)
-      : config_(config, source), report_(report) {}
+  /// `wrapper`: what the config stands in as text_config, or null.
+  Reader(JsonObject config, const JsonObject* wrapper, std::vector<std::string>& report)
+      : config_(std::move(config)), wrapper_(wrapper), report_(report) {}
 
   ModelSpec read() {
-    family_ = choose_family();
-    refuse_unsupported_keys(config_, report_);
-    check_quantisation();
-    spec_.architecture = family_->architecture;
+    family_ = wrapper_ == nullptr ? choose_family() : choose_wrapped_family();
+    refuse_unsupported_keys(config_, family_->hybrid, report_);
+    if (wrapper_ != nullptr) refuse_unsupported_wrapper_keys(*wrapper_, report_);
+    check_quantisation(config_);
+    if (wrapper_ != nullptr) check_quantisation(*wrapper_);
+    spec_.architecture = wrapper_ == nullptr ? family_->architecture : kWrapperArchitecture;
     read_sizes();
     read_switches();
-    read_layer_types();
+    if (family_->hybrid)
+      read_hybrid();
+    else
+      read_layer_types();
     spec_.rope = read_rope(config_, spec_, report_);
     read_token_ids();
     check(spec_, quote(config_.source()));
@@ -100,7 +124,7 @@ class Reader {
       if (family_of_architecture(architecture) == nullptr) refuse_family("architectures", architecture);
     }
     if (type.empty() && architectures.empty()) {
-      config_.refuse("model_type", "llama, qwen2, qwen3 or mistral");
+      config_.refuse("model_type", "llama, qwen2, qwen3, mistral or qwen3_5");
     }
     if (type.empty()) return family_of_architecture(architectures.front());
     const Family* family = family_of_type(type);
@@ -114,17 +138,27 @@ class Reader {
     return family;
   }
 
+  const Family* choose_wrapped_family() const {
+    for (const std::string& architecture : wrapper_->texts("architectures")) {
+      if (architecture != kWrapperArchitecture && family_of_architecture(architecture) == nullptr)
+        refuse_family("architectures", architecture);
+    }
+    const std::string type = config_.text_or("model_type", "qwen3_5_text");
+    const Family* family = family_of_type(type);
+    if (family == nullptr || !family->hybrid) config_.refuse("model_type", "qwen3_5_text");
+    return family;
+  }
+
   [[noreturn]] void refuse_family(std::string_view key, const std::string& found) const {
-    throw Error(
-        Code::unsupported,
-        fmt::format("{} is {}; Duet runs LlamaForCausalLM (llama), Qwen2ForCausalLM (qwen2), Qwen3ForCausalLM (qwen3) "
-                    "and MistralForCausalLM (mistral)",
-                    config_.where(key), quote(found)));
+    throw Error(Code::unsupported,
+                fmt::format("{} is {}; Duet runs LlamaForCausalLM (llama), Qwen2ForCausalLM (qwen2), Qwen3ForCausalLM "
+                            "(qwen3), MistralForCausalLM (mistral) and Qwen3_5ForCausalLM (qwen3_5)",
+                            config_.where(key), quote(found)));
   }
 
   /// The 4-bit format itself is read where the tensors are (loaders/bnb4).
-  void check_quantisation() const {
-    const auto settings = config_.object("quantization_config");
+  static void check_quantisation(const JsonObject& config) {
+    const auto settings = config.object("quantization_config");
     if (!settings) return;
     const std::string method = settings->text_or("quant_method", "bitsandbytes");
     if (method != "bitsandbytes") {
@@ -183,8 +217,7 @@ class Reader {
       throw Error(Code::unsupported,
                   fmt::format("{} is {}; Duet does silu", config_.where("hidden_act"), quote(activation)));
     }
-    if (!config_.has("tie_word_embeddings")) note_default("tie_word_embeddings", "false");
-    spec_.tied_head = config_.boolean_or("tie_word_embeddings", false);
+    read_tied_head();
     spec_.query_key_norm = family_->query_key_norm;
 
     const bool attention_bias = config_.boolean_or("attention_bias", false);
@@ -206,6 +239,17 @@ class Reader {
     check_dtype();
   }
 
+  void read_tied_head() {
+    constexpr std::string_view kKey = "tie_word_embeddings";
+    const bool around = wrapper_ != nullptr && wrapper_->has(kKey);
+    if (!around && !config_.has(kKey)) note_default(kKey, "false");
+    spec_.tied_head = around ? wrapper_->boolean_or(kKey, false) : config_.boolean_or(kKey, false);
+    if (around && config_.boolean_or(kKey, spec_.tied_head) != spec_.tied_head)
+      throw Error(Code::bad_file,
+                  fmt::format("{} and {} contradict each other", wrapper_->where(kKey), config_.where(kKey)),
+                  "Remove the one that is wrong");
+  }
+
   /// The tensors say how they are stored; the two spellings of the key are only compared.
   void check_dtype() {
     if (!config_.has("dtype") || !config_.has("torch_dtype")) return;
@@ -213,6 +257,45 @@ class Reader {
     if (wanted == config_.text("torch_dtype")) return;
     note("torch_dtype",
          fmt::format("is {}, but dtype is {}; the tensors decide", quote(config_.text("torch_dtype")), quote(wanted)));
+  }
+
+  void read_hybrid() {
+    if (spec_.query_key_value_bias)
+      throw Error(Code::unsupported, fmt::format("{} is true; Duet runs {} without biases only",
+                                                 config_.where("attention_bias"), family_->architecture));
+    if (!config_.boolean_or("attn_output_gate", true))
+      throw Error(Code::unsupported, fmt::format("{} is false; attention of {} always has the gate",
+                                                 config_.where("attn_output_gate"), family_->architecture));
+    spec_.output_gate = spec_.zero_centred_norms = true;
+    spec_.rotary_size = read_rotary_size(config_, spec_.head_size, report_);
+    std::vector<bool> linear = linear_layers();
+    if (std::find(linear.begin(), linear.end(), true) == linear.end()) return;
+    spec_.delta = {.key_heads = size_or_default("linear_num_key_heads", 16),
+                   .value_heads = size_or_default("linear_num_value_heads", 32),
+                   .key_size = size_or_default("linear_key_head_dim", 128),
+                   .value_size = size_or_default("linear_value_head_dim", 128),
+                   .convolution = size_or_default("linear_conv_kernel_dim", 4),
+                   .layers = std::move(linear)};
+  }
+
+  /// The list decides; without one every so manieth layer attends.
+  std::vector<bool> linear_layers() {
+    std::vector<bool> linear;
+    for (const std::string& type : config_.texts("layer_types")) {
+      if (type != "full_attention" && type != "linear_attention")
+        throw Error(Code::unsupported, fmt::format("{} holds {}; Duet does full_attention and linear_attention in {}",
+                                                   config_.where("layer_types"), quote(type), family_->architecture));
+      linear.push_back(type == "linear_attention");
+    }
+    if (linear.empty()) {
+      const int interval = size_or_default("full_attention_interval", 4);
+      const int counted = std::min(spec_.layers, kMostLayersCounted);
+      for (int layer = 0; layer < counted; ++layer) linear.push_back((layer + 1) % interval != 0);
+    } else if (linear.size() != static_cast<std::size_t>(spec_.layers)) {
+      throw Error(Code::bad_file, fmt::format("{} has {} entries; the model has {} layers",
+                                              config_.where("layer_types"), linear.size(), spec_.layers));
+    }
+    return linear;
   }
 
   void read_layer_types() {
@@ -306,6 +389,7 @@ class Reader {
   }
 
   JsonObject config_;
+  const JsonObject* wrapper_;
   std::vector<std::string>& report_;
   const Family* family_ = nullptr;
   ModelSpec spec_;
@@ -313,8 +397,15 @@ class Reader {
 
 }  // namespace
 
+const Json& text_model_of(const Json& config) {
+  const auto text = config.find("text_config");
+  return text != config.end() && text->is_object() ? *text : config;
+}
+
 ModelSpec parse_hf_config(const Json& config, const std::string& source, std::vector<std::string>& report) {
-  return Reader(config, source, report).read();
+  const JsonObject whole(config, source);
+  if (auto text = text_config_of(whole)) return Reader(std::move(*text), &whole, report).read();
+  return Reader(whole, nullptr, report).read();
 }
 
 ModelSpec read_hf_config(const fs::path& folder, std::vector<std::string>& report) {
@@ -331,7 +422,8 @@ ModelSpec read_hf_config(const fs::path& folder, std::vector<std::string>& repor
     report.push_back(
         fmt::format("{}: its own head answers; lm_head, which Kev does without, is not read", quote(folder.string())));
   }
-  add_end_ids(folder, config.contains("eos_token_id"), spec, report);
+  const bool names_end = text_model_of(config).contains("eos_token_id");
+  add_end_ids(folder, names_end, spec, report);
   return spec;
 }
 

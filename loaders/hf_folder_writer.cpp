@@ -9,6 +9,7 @@
 #include "loaders/json_file.h"
 #include "loaders/safetensors_writer.h"
 #include "loaders/synthetic.h"
+#include "loaders/tensor_match.h"
 
 // A weight source as a Hugging Face folder, tensor by tensor.
 namespace duet::loaders {
@@ -17,9 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 TensorToWrite plan_tensor(const WeightTensor& tensor, Storage storage) {
-  std::vector<std::int64_t> shape{tensor.row.rows, tensor.row.columns};
-  if (tensor.row.role == TensorRole::vector) shape.erase(shape.begin());
-  return {tensor.row.name, storage == Storage::f16 ? "F16" : "BF16", std::move(shape), 2};
+  return {tensor.row.name, storage == Storage::f16 ? "F16" : "BF16", shape_in_files(tensor.row), 2};
 }
 
 /// Vectors come in float32 and are stored like the matrices.

@@ -20,6 +20,10 @@ constexpr auto kKnownKeys = std::to_array<std::string_view>(
     {"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor", "high_freq_factor",
      "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
      "truncate"});
+/// Sections say which axis of a picture turns which pair; of text all axes are the same.
+constexpr auto kHybridKeys = std::to_array<std::string_view>({"mrope_section", "mrope_interleaved"});
+constexpr std::string_view kPartialFactor = "partial_rotary_factor";
+constexpr double kHybridFactor = 0.25;  // Default of the family.
 
 RopeKind kind_of(const JsonObject& parameters) {
   const std::string key = parameters.has("rope_type") ? "rope_type" : "type";
@@ -54,10 +58,9 @@ double original_positions(const JsonObject& config, const JsonObject& parameters
 }
 
 void refuse_partial_rotation(const JsonObject& object) {
-  if (object.number_or("partial_rotary_factor", 1.0) == 1.0) return;
-  throw Error(Code::unsupported,
-              fmt::format("{} is {}; Duet rotates whole heads", object.where("partial_rotary_factor"),
-                          object.number("partial_rotary_factor")));
+  if (object.number_or(kPartialFactor, 1.0) == 1.0) return;
+  throw Error(Code::unsupported, fmt::format("{} is {}; Duet rotates whole heads in this family",
+                                             object.where(kPartialFactor), object.number(kPartialFactor)));
 }
 
 /// `parameters` first, the top of the config second, the family's default last. `parameters` may be null.
@@ -81,11 +84,12 @@ double read_theta(const JsonObject& config, const JsonObject* parameters, std::v
 RopeSpec read_parameters(const JsonObject& config, const JsonObject& parameters, const ModelSpec& spec,
                          std::vector<std::string>& report) {
   for (const std::string& key : parameters.keys()) {
-    if (std::find(kKnownKeys.begin(), kKnownKeys.end(), key) == kKnownKeys.end()) {
-      report.push_back(fmt::format("{} is not known and not used", parameters.where(key)));
-    }
+    const bool known =
+        std::find(kKnownKeys.begin(), kKnownKeys.end(), key) != kKnownKeys.end() ||
+        (spec.is_hybrid() && std::find(kHybridKeys.begin(), kHybridKeys.end(), key) != kHybridKeys.end());
+    if (!known) report.push_back(fmt::format("{} is not known and not used", parameters.where(key)));
   }
-  refuse_partial_rotation(parameters);
+  if (!spec.is_hybrid()) refuse_partial_rotation(parameters);
   RopeSpec rope;
   rope.kind = kind_of(parameters);
   rope.theta = read_theta(config, &parameters, report);
@@ -154,7 +158,7 @@ RopeSpec read_either_shape(const JsonObject& config, const JsonObject& parameter
 }  // namespace
 
 RopeSpec read_rope(const JsonObject& config, const ModelSpec& spec, std::vector<std::string>& report) {
-  refuse_partial_rotation(config);
+  if (!spec.is_hybrid()) refuse_partial_rotation(config);
   const auto parameters = config.object("rope_parameters");
   const auto scaling = config.object("rope_scaling");
   const bool has_parameters = parameters && !parameters->json().empty();
@@ -171,6 +175,22 @@ RopeSpec read_rope(const JsonObject& config, const ModelSpec& spec, std::vector<
                 "Remove the one that is wrong");
   }
   return rope;
+}
+
+int read_rotary_size(const JsonObject& config, int head_size, std::vector<std::string>& report) {
+  const auto rotated = [&](const JsonObject& object) {
+    const double factor = object.number(kPartialFactor);
+    if (factor <= 0 || factor > 1) object.refuse(kPartialFactor, "a part of 1");
+    return static_cast<int>(head_size * factor);
+  };
+  for (const std::string_view key : {"rope_parameters", "rope_scaling"}) {
+    const auto parameters = config.object(key);
+    if (parameters && parameters->has(kPartialFactor)) return rotated(*parameters);
+  }
+  if (config.has(kPartialFactor)) return rotated(config);
+  report.push_back(fmt::format("{} is missing; {}, the default of the family, is used", config.where(kPartialFactor),
+                               kHybridFactor));
+  return static_cast<int>(head_size * kHybridFactor);
 }
 
 }  // namespace duet::loaders

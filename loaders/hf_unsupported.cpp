@@ -66,6 +66,7 @@ constexpr auto kMathsKeys = std::to_array<MathsKey>({
     {"q_lora_rank", Neutral::zero, "latent attention"},
     {"mup_enabled", Neutral::off, "muP scaling"},
     {"per_layer_config", Neutral::empty, "layers of different shapes"},
+    {"mlp_only_layers", Neutral::empty, "layers with experts between layers without"},
 });
 
 /// Read by the config reader, or known to change nothing that is computed.
@@ -87,6 +88,18 @@ constexpr auto kKnownKeys = std::to_array<std::string_view>(
      "transformers.js_config", "unsloth_fixed", "unsloth_version", "max_length", "min_length", "do_sample",
      "temperature", "top_k", "top_p", "num_beams", "repetition_penalty", "no_repeat_ngram_size", "router_aux_loss_coef",
      "output_router_logits"});
+
+/// Read by the reader of hybrids, or of parts that are not used.
+constexpr auto kHybridKeys = std::to_array<std::string_view>(
+    {"attn_output_gate", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim",
+     "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", "mamba_ssm_dtype",
+     "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"});
+
+constexpr auto kWrapperKeys = std::to_array<std::string_view>(
+    {"architectures", "model_type", "text_config", "vision_config", "tie_word_embeddings", "image_token_id",
+     "video_token_id", "vision_start_token_id", "vision_end_token_id", "quantization_config", "dtype", "torch_dtype",
+     "transformers_version", "_name_or_path", "name_or_path", "use_cache", "bos_token_id", "eos_token_id",
+     "pad_token_id"});
 
 bool is_neutral(const Json& value, Neutral neutral) {
   switch (neutral) {
@@ -113,7 +126,7 @@ bool contains(const Table& table, std::string_view key) {
 
 }  // namespace
 
-void refuse_unsupported_keys(const JsonObject& config, std::vector<std::string>& report) {
+void refuse_unsupported_keys(const JsonObject& config, bool hybrid, std::vector<std::string>& report) {
   for (const auto& [key, value] : config.json().get_ref<const Json::object_t&>()) {
     const std::string& name = key;
     const auto row =
@@ -123,9 +136,23 @@ void refuse_unsupported_keys(const JsonObject& config, std::vector<std::string>&
       throw Error(Code::unsupported,
                   fmt::format("{} is {}: {} is not supported", config.where(name), shown(value), row->feature));
     }
-    if (!contains(kKnownKeys, name) && !value.is_null()) {
+    if (!contains(kKnownKeys, name) && !(hybrid && contains(kHybridKeys, name)) && !value.is_null()) {
       report.push_back(fmt::format("{} is not known and not used", config.where(name)));
     }
+  }
+}
+
+void refuse_unsupported_wrapper_keys(const JsonObject& wrapper, std::vector<std::string>& report) {
+  for (const auto& [key, value] : wrapper.json().get_ref<const Json::object_t&>()) {
+    const std::string& name = key;
+    if (contains(kWrapperKeys, name) || value.is_null()) continue;
+    const bool maths = std::any_of(kMathsKeys.begin(), kMathsKeys.end(), [&](const MathsKey& row) {
+      return row.key == name && !is_neutral(value, row.neutral);
+    });
+    if (maths)
+      throw Error(Code::unsupported, fmt::format("{} is {}: it belongs into text_config and is not read here",
+                                                 wrapper.where(name), shown(value)));
+    report.push_back(fmt::format("{} is not known and not used", wrapper.where(name)));
   }
 }
 

@@ -140,6 +140,28 @@ RopeSpec rope_from_json(const JsonObject& object) {
   return rope;
 }
 
+std::vector<bool> switches_from(const JsonObject& object, std::string_view key) {
+  std::vector<bool> switches;
+  for (const Json& value : list_of(object, key)) {
+    if (!value.is_boolean()) object.refuse(key, "a list of true and false");
+    switches.push_back(value.get<bool>());
+  }
+  return switches;
+}
+
+void read_hybrid(const JsonObject& object, ModelSpec& m) {
+  const auto size = [&](std::string_view key) { return static_cast<int>(object.integer(key, 0, kLargestInteger)); };
+  m.output_gate = object.boolean_or("output_gate", false);
+  m.zero_centred_norms = object.boolean_or("zero_centred_norms", false);
+  m.rotary_size = size("rotary_size");
+  m.delta.layers = switches_from(object, "delta_layers");
+  m.delta.key_heads = size("key_heads");
+  m.delta.value_heads = size("value_heads");
+  m.delta.key_size = size("key_size");
+  m.delta.value_size = size("value_size");
+  m.delta.convolution = size("convolution");
+}
+
 }  // namespace
 
 Json spec_to_json(const ModelSpec& m) {
@@ -163,6 +185,12 @@ Json spec_to_json(const ModelSpec& m) {
                {"rope", rope_to_json(m.rope)},
                {"end_ids", m.end_ids},
                {"begin_id", m.begin_id}};
+  if (m.is_hybrid())  // Files of other models stay as they were before there were hybrids.
+    json["hybrid"] = {{"output_gate", m.output_gate},      {"zero_centred_norms", m.zero_centred_norms},
+                      {"rotary_size", m.rotary_size},      {"delta_layers", m.delta.layers},
+                      {"key_heads", m.delta.key_heads},    {"value_heads", m.delta.value_heads},
+                      {"key_size", m.delta.key_size},      {"value_size", m.delta.value_size},
+                      {"convolution", m.delta.convolution}};
   if (m.kind == ModelKind::encoder)
     json["encoder"] = {{"sliding_rope", rope_to_json(m.sliding_rope)},
                        {"decision_layers", m.decision_layers},
@@ -190,11 +218,9 @@ ModelSpec spec_from_json(const JsonObject& object) {
   m.query_key_norm = object.boolean_or("query_key_norm", false);
   m.tied_head = object.boolean_or("tied_head", false);
   m.sliding_window_tokens = size("sliding_window_tokens");
-  for (const Json& slides : list_of(object, "layer_slides")) {
-    if (!slides.is_boolean()) object.refuse("layer_slides", "a list of true and false");
-    m.layer_slides.push_back(slides.get<bool>());
-  }
+  m.layer_slides = switches_from(object, "layer_slides");
   m.rope = rope_from_json(object_of(object, "rope"));
+  if (const auto hybrid = object.object("hybrid")) read_hybrid(*hybrid, m);
   if (const auto encoder = object.object("encoder")) {
     const auto of_encoder = [&](std::string_view key) {
       return static_cast<int>(encoder->integer(key, 0, kLargestInteger));
@@ -273,7 +299,8 @@ WeightTensor tensor_from(const JsonObject& object, const TensorRow& row) {
     object.refuse("nested", "false, as only 4-bit blocks have nested scales,");
   if (row.role == TensorRole::vector && tensor.storage.storage != Storage::f32)
     object.refuse("storage", "f32, as norms and biases are,");
-  if (row.role == TensorRole::decision && blocks) object.refuse("storage", "f32, f16 or bf16, as in decision heads,");
+  if (row.role == TensorRole::decision && blocks)
+    object.refuse("storage", "f32, f16 or bf16, as it is never quantised,");
   tensor.bytes = layout_of(row.rows, row.columns, tensor.storage).bytes;
   return tensor;
 }

@@ -19,40 +19,66 @@ namespace {
 
 // ---- modules of the base ----
 
-void add_layer_modules(const ModelSpec& m, int layer, std::vector<BaseModule>& modules) {
-  const std::string at = fmt::format("model.layers.{}", layer);
-  const auto container = [&](std::string_view name) {
-    modules.push_back({.name = at + std::string(name), .layer = layer});
-  };
-  const auto linear = [&](std::string_view name, Part part, int rows, int columns, bool has_bias, Part bias) {
-    modules.push_back({at + std::string(name), ModuleKind::linear, part, layer, rows, columns, has_bias, bias});
-  };
-  const auto norm = [&](std::string_view name, Part part, int size) {
-    modules.push_back({.name = at + std::string(name),
-                       .kind = ModuleKind::norm,
-                       .weight = part,
-                       .layer = layer,
-                       .rows = 1,
-                       .columns = size});
-  };
-  container("");
-  container(".self_attn");
-  linear(".self_attn.q_proj", Part::query, m.query_width(), m.hidden, m.query_key_value_bias, Part::query_bias);
-  linear(".self_attn.k_proj", Part::key, m.kv_width(), m.hidden, m.query_key_value_bias, Part::key_bias);
-  linear(".self_attn.v_proj", Part::value, m.kv_width(), m.hidden, m.query_key_value_bias, Part::value_bias);
-  linear(".self_attn.o_proj", Part::output, m.hidden, m.query_width(), m.output_bias, Part::output_bias);
-  if (m.query_key_norm) {
-    norm(".self_attn.q_norm", Part::query_norm, m.head_size);
-    norm(".self_attn.k_norm", Part::key_norm, m.head_size);
+/// Writes down the modules of one layer.
+class LayerLister {
+ public:
+  LayerLister(const ModelSpec& spec, int layer, std::vector<BaseModule>& modules)
+      : m_(spec), layer_(layer), modules_(modules) {}
+
+  void list() {
+    container("");
+    if (m_.is_delta(layer_))
+      delta();
+    else
+      attention();
+    container(".mlp");
+    linear(".mlp.gate_proj", Part::gate, m_.mlp, m_.hidden, m_.mlp_bias, Part::gate_bias);
+    linear(".mlp.up_proj", Part::up, m_.mlp, m_.hidden, m_.mlp_bias, Part::up_bias);
+    linear(".mlp.down_proj", Part::down, m_.hidden, m_.mlp, m_.mlp_bias, Part::down_bias);
+    container(".mlp.act_fn");
+    norm(".input_layernorm", Part::input_norm, m_.hidden);
+    norm(".post_attention_layernorm", Part::post_attention_norm, m_.hidden);
   }
-  container(".mlp");
-  linear(".mlp.gate_proj", Part::gate, m.mlp, m.hidden, m.mlp_bias, Part::gate_bias);
-  linear(".mlp.up_proj", Part::up, m.mlp, m.hidden, m.mlp_bias, Part::up_bias);
-  linear(".mlp.down_proj", Part::down, m.hidden, m.mlp, m.mlp_bias, Part::down_bias);
-  container(".mlp.act_fn");
-  norm(".input_layernorm", Part::input_norm, m.hidden);
-  norm(".post_attention_layernorm", Part::post_attention_norm, m.hidden);
-}
+
+ private:
+  void attention() {
+    container(".self_attn");
+    linear(".self_attn.q_proj", Part::query, m_.query_rows(), m_.hidden, m_.query_key_value_bias, Part::query_bias);
+    linear(".self_attn.k_proj", Part::key, m_.kv_width(), m_.hidden, m_.query_key_value_bias, Part::key_bias);
+    linear(".self_attn.v_proj", Part::value, m_.kv_width(), m_.hidden, m_.query_key_value_bias, Part::value_bias);
+    linear(".self_attn.o_proj", Part::output, m_.hidden, m_.query_width(), m_.output_bias, Part::output_bias);
+    if (!m_.query_key_norm) return;
+    norm(".self_attn.q_norm", Part::query_norm, m_.head_size);
+    norm(".self_attn.k_norm", Part::key_norm, m_.head_size);
+  }
+
+  void delta() {
+    const DeltaSpec& d = m_.delta;
+    container(".linear_attn");
+    container(".linear_attn.conv1d");
+    norm(".linear_attn.norm", Part::delta_norm, d.value_size);
+    linear(".linear_attn.out_proj", Part::delta_output, m_.hidden, d.value_width());
+    linear(".linear_attn.in_proj_qkv", Part::delta_query_key_value, d.channels(), m_.hidden);
+    linear(".linear_attn.in_proj_z", Part::delta_gate, d.value_width(), m_.hidden);
+    linear(".linear_attn.in_proj_b", Part::delta_rate, d.value_heads, m_.hidden);
+    linear(".linear_attn.in_proj_a", Part::delta_decay, d.value_heads, m_.hidden);
+  }
+
+  std::string named(std::string_view name) const { return fmt::format("model.layers.{}{}", layer_, name); }
+  void container(std::string_view name) { modules_.push_back({.name = named(name), .layer = layer_}); }
+  void linear(std::string_view name, Part part, int rows, int columns, bool has_bias = false,
+              Part bias = Part::embedding) {
+    modules_.push_back({named(name), ModuleKind::linear, part, layer_, rows, columns, has_bias, bias});
+  }
+  void norm(std::string_view name, Part part, int size) {
+    modules_.push_back(
+        {.name = named(name), .kind = ModuleKind::norm, .weight = part, .layer = layer_, .rows = 1, .columns = size});
+  }
+
+  const ModelSpec& m_;
+  int layer_;
+  std::vector<BaseModule>& modules_;
+};
 
 // ---- what a config says of a module ----
 
@@ -216,7 +242,7 @@ std::vector<BaseModule> modules_of(const ModelSpec& spec, BaseNames names) {
                      .rows = spec.vocabulary,
                      .columns = spec.hidden});
   modules.push_back({.name = "model.layers"});
-  for (int layer = 0; layer < spec.layers; ++layer) add_layer_modules(spec, layer, modules);
+  for (int layer = 0; layer < spec.layers; ++layer) LayerLister(spec, layer, modules).list();
   modules.push_back(
       {.name = "model.norm", .kind = ModuleKind::norm, .weight = Part::final_norm, .rows = 1, .columns = spec.hidden});
   modules.push_back({.name = "model.rotary_emb"});

@@ -74,7 +74,8 @@ void check_options(const WeightOptions& options) {
 StorageSpec chosen_storage(const TensorRow& row, const StorageSpec& stored, const WeightOptions& options,
                            std::string_view source) {
   if (row.role == TensorRole::vector) return {Storage::f32, 0, false};
-  if (row.role == TensorRole::decision) return stored;
+  // What was quantised elsewhere keeps the numbers it has left.
+  if (row.role == TensorRole::decision) return is_quantised(stored.storage) ? StorageSpec{} : stored;
   const WeightType asked = asked_of(row.role, options);
   if (asked == WeightType::as_stored) return stored;
   const StorageSpec wanted = asked_spec(asked, options);

@@ -20,12 +20,13 @@ struct ControlToken {
   std::string_view text;
 };
 
-enum class Family : std::uint8_t { qwen2, qwen3, llama3, smollm2 };
+enum class Family : std::uint8_t { qwen2, qwen3, qwen35, llama3, smollm2 };
 
 struct Shape {
   std::string_view name;
   Family family;
   int hidden, layers, heads, kv_heads, head_size, mlp, positions;
+  int linear_value_heads = 0;  // Of hybrids; 16 key heads in all of them.
 };
 
 constexpr std::array kShapes = {
@@ -35,6 +36,8 @@ constexpr std::array kShapes = {
     Shape{"qwen3-0.6b", Family::qwen3, 1024, 28, 16, 8, 128, 3072, 40960},
     Shape{"qwen3-1.7b", Family::qwen3, 2048, 28, 16, 8, 128, 6144, 40960},
     Shape{"qwen3-4b", Family::qwen3, 2560, 36, 32, 8, 128, 9728, 40960},
+    Shape{"qwen3.5-0.8b", Family::qwen35, 1024, 24, 8, 2, 256, 3584, 262144, 16},
+    Shape{"qwen3.5-4b", Family::qwen35, 2560, 32, 16, 4, 256, 9216, 262144, 32},
     Shape{"llama-3.2-1b", Family::llama3, 2048, 16, 32, 8, 64, 8192, 131072},
     Shape{"smollm2-135m", Family::smollm2, 576, 30, 9, 3, 64, 1536, 8192},
 };
@@ -69,6 +72,15 @@ Vocabulary vocabulary_of(Family family) {
       v.controls = {{151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}};
       v.begin = "<|endoftext|>";
       break;
+    case Family::qwen35:
+      v.ids = 248320;
+      v.words = 248044;
+      v.control_end = 248070;
+      v.controls = {{248044, "<|endoftext|>"},  {248045, "<|im_start|>"},  {248046, "<|im_end|>"},
+                    {248049, "<|box_start|>"},  {248050, "<|box_end|>"},   {248060, "<|fim_prefix|>"},
+                    {248061, "<|fim_middle|>"}, {248062, "<|fim_suffix|>"}};
+      v.begin = "<|endoftext|>";
+      break;
     case Family::llama3:
       v.ids = 128256;
       v.words = 128000;
@@ -84,6 +96,17 @@ Vocabulary vocabulary_of(Family family) {
       break;
   }
   return v;
+}
+
+/// The picture model's config around the text model's.
+Json wrapped(Json text) {
+  text.erase("architectures");
+  text.erase("torch_dtype");
+  text["dtype"] = "bfloat16";
+  return {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+          {"model_type", "qwen3_5"},
+          {"text_config", std::move(text)},
+          {"tie_word_embeddings", true}};
 }
 
 Json config_of(const Shape& shape) {
@@ -128,6 +151,26 @@ Json config_of(const Shape& shape) {
                      {"max_window_layers", shape.layers},
                      {"use_sliding_window", false}});
       break;
+    case Family::qwen35:
+      config.update({{"model_type", "qwen3_5_text"},
+                     {"eos_token_id", 248044},
+                     {"rms_norm_eps", 1e-6},
+                     {"attention_bias", false},
+                     {"attn_output_gate", true},
+                     {"full_attention_interval", 4},
+                     {"linear_conv_kernel_dim", 4},
+                     {"linear_key_head_dim", 128},
+                     {"linear_num_key_heads", 16},
+                     {"linear_num_value_heads", shape.linear_value_heads},
+                     {"linear_value_head_dim", 128},
+                     {"mamba_ssm_dtype", "float32"},
+                     {"rope_parameters",
+                      {{"mrope_interleaved", true},
+                       {"mrope_section", {11, 11, 10}},
+                       {"partial_rotary_factor", 0.25},
+                       {"rope_theta", 10000000.0},
+                       {"rope_type", "default"}}}});
+      return wrapped(std::move(config));
     case Family::llama3:
       config.update({{"architectures", {"LlamaForCausalLM"}},
                      {"model_type", "llama"},
@@ -272,7 +315,9 @@ TextFiles synthetic_texts(std::string_view name) {
   const Shape& shape = shape_of(name);
   const Json config = config_of(shape);
   const Vocabulary vocabulary = vocabulary_of(shape.family);
-  const Json generation = {{"bos_token_id", config["bos_token_id"]}, {"eos_token_id", config["eos_token_id"]}};
+  const Json& text_model = text_model_of(config);
+  Json generation = {{"eos_token_id", text_model["eos_token_id"]}};
+  if (text_model.contains("bos_token_id")) generation["bos_token_id"] = text_model["bos_token_id"];
   const Json tokenizer_config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                  {"add_bos_token", false},
                                  {"bos_token", vocabulary.begin},

@@ -7,6 +7,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "duet/error.h"
@@ -91,10 +93,14 @@ void fill_dense(Storage storage, std::uint64_t key, double deviation, std::span<
   fill_dense(key, deviation, elements_of<float>(bytes), [](float value) { return value; });
 }
 
-/// Norms near 1, biases small.
-void fill_vector(const TensorRow& row, std::uint64_t key, std::span<float> values) {
-  const bool norm = row.name.ends_with("norm.weight") || row.name.ends_with("layernorm.weight");
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = (norm ? 1.0F : 0.0F) + 0.1F * random_unit(key, i);
+/// Norms near 1 (0 where they are held as gamma - 1), biases small, decays of DeltaNet from a few tokens to hundreds,
+/// convolutions that keep about the length of what goes in.
+void fill_vector(const ModelSpec& spec, const TensorRow& row, std::uint64_t key, std::span<float> values) {
+  float mean = 0.0F, reach = 0.1F;
+  if (row.name.ends_with("norm.weight")) mean = spec.zero_centred_norms && row.part != Part::delta_norm ? 0.0F : 1.0F;
+  if (row.part == Part::delta_convolution) reach = 0.8F;
+  if (row.part == Part::delta_decay_log) mean = -2.0F, reach = 2.0F;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = mean + reach * random_unit(key, i);
 }
 
 void fill_blocks(const WeightTensor& tensor, std::uint64_t key, std::span<std::byte> region) {
@@ -145,7 +151,7 @@ class RandomWeights final : public WeightSource {
     if (region.size() != tensor.bytes)
       throw Error(Code::internal, "A synthetic tensor was given a region of another size");
     const std::uint64_t key = key_of(seed_, tensor.row.name);
-    if (tensor.row.role == TensorRole::vector) return fill_vector(tensor.row, key, elements_of<float>(region));
+    if (tensor.row.role == TensorRole::vector) return fill_vector(spec_, tensor.row, key, elements_of<float>(region));
     if (!is_quantised(tensor.storage.storage))
       return fill_dense(tensor.storage.storage, key, deviation_of(tensor.row), region);
     std::fill(region.begin(), region.end(), std::byte{0});
@@ -172,14 +178,18 @@ std::shared_ptr<const WeightSource> random_weights(const ModelSpec& spec, const 
 
 void write_random_adapter(const std::filesystem::path& folder, const ModelSpec& spec, std::string_view base_name,
                           int rank, std::uint64_t seed) {
-  const int largest = std::min({spec.hidden, spec.mlp, spec.query_width(), spec.kv_width()});
+  int largest = std::min({spec.hidden, spec.mlp, spec.query_width(), spec.kv_width()});
+  if (spec.delta_layers() > 0) largest = std::min(largest, spec.delta.value_heads);
   if (rank < 1 || rank > largest)
     throw Error(Code::invalid_argument, fmt::format("An adapter of rank {} was asked for", rank),
                 fmt::format("Take a rank from 1 to {}", largest));
   std::vector<TensorToWrite> tensors;
+  std::set<std::string> targets;
   for (const TensorRow& row : tensors_of(spec)) {
-    if (row.role != TensorRole::linear) continue;
+    const bool small = row.part == Part::delta_decay || row.part == Part::delta_rate;
+    if (row.role != TensorRole::linear && !small) continue;
     const std::string module = "base_model.model." + row.name.substr(0, row.name.rfind('.'));
+    targets.insert(module.substr(module.rfind('.') + 1));
     tensors.push_back({module + ".lora_A.weight", "F16", {rank, row.columns}, 2});
     tensors.push_back({module + ".lora_B.weight", "F16", {row.rows, rank}, 2});
   }
@@ -189,20 +199,19 @@ void write_random_adapter(const std::filesystem::path& folder, const ModelSpec& 
     fill_dense(Storage::f16, key_of(seed, tensor.name), 0.02, bytes);
     return bytes;
   });
-  const Json config = {
-      {"peft_type", "LORA"},
-      {"task_type", "CAUSAL_LM"},
-      {"base_model_name_or_path", base_name},
-      {"inference_mode", true},
-      {"r", rank},
-      {"lora_alpha", 2 * rank},
-      {"lora_dropout", 0.0},
-      {"target_modules", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}},
-      {"bias", "none"},
-      {"fan_in_fan_out", false},
-      {"use_rslora", false},
-      {"use_dora", false},
-      {"modules_to_save", nullptr}};
+  const Json config = {{"peft_type", "LORA"},
+                       {"task_type", "CAUSAL_LM"},
+                       {"base_model_name_or_path", base_name},
+                       {"inference_mode", true},
+                       {"r", rank},
+                       {"lora_alpha", 2 * rank},
+                       {"lora_dropout", 0.0},
+                       {"target_modules", targets},
+                       {"bias", "none"},
+                       {"fan_in_fan_out", false},
+                       {"use_rslora", false},
+                       {"use_dora", false},
+                       {"modules_to_save", nullptr}};
   const std::string text = config.dump(2) + '\n';
   FileWriter file(folder / "adapter_config.json");
   file.write(0, std::as_bytes(std::span(text)));

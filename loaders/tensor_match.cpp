@@ -16,6 +16,7 @@ namespace duet::loaders {
 namespace {
 
 constexpr std::string_view kModelPrefix = "model.";
+constexpr std::string_view kHybridPrefix = "model.language_model.";
 constexpr std::string_view kHeadModule = "lm_head";
 constexpr std::string_view kHeadWeight = "lm_head.weight";
 
@@ -26,11 +27,19 @@ constexpr std::string_view kDeadTemperature = "temperature";
 constexpr std::array<std::string_view, 4> kBuffers = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached",
                                                       ".rotary_emb.sin_cached", ".masked_bias"};
 
+/// Beside the text model of a hybrid: the picture part, and layers that guess tokens ahead.
+constexpr std::array<std::string_view, 5> kBesideText = {"model.visual.", "visual.", "mtp.", "model.mtp.",
+                                                         "model.language_model.mtp."};
+
 std::string module_of(std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); }
 
 /// "model.layers.12.mlp.up_proj.weight": 12. -1 when the name is not that of a layer.
 int layer_of(std::string_view name) {
-  if (name.starts_with(kModelPrefix)) name.remove_prefix(kModelPrefix.size());
+  for (const std::string_view prefix : {kHybridPrefix, kModelPrefix}) {
+    if (!name.starts_with(prefix)) continue;
+    name.remove_prefix(prefix.size());
+    break;
+  }
   constexpr std::string_view kLayers = "layers.";
   if (!name.starts_with(kLayers)) return -1;
   name.remove_prefix(kLayers.size());
@@ -42,6 +51,23 @@ int layer_of(std::string_view name) {
 
 bool is_buffer(std::string_view name) {
   return std::any_of(kBuffers.begin(), kBuffers.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
+bool is_beside_text(std::string_view name) {
+  return std::any_of(kBesideText.begin(), kBesideText.end(),
+                     [&](std::string_view begin) { return name.starts_with(begin); });
+}
+
+/// What stands in the files for the prefix that the rows' names have.
+std::string_view prefix_in_files(const ModelSpec& spec, const std::vector<std::string>& held) {
+  const auto any = [&](std::string_view prefix, std::string_view but) {
+    return std::any_of(held.begin(), held.end(), [&](const std::string& name) {
+      return name.starts_with(prefix) && (but.empty() || !name.starts_with(but));
+    });
+  };
+  if (!spec.is_hybrid()) return any(kModelPrefix, {}) ? kModelPrefix : std::string_view();
+  if (any(kHybridPrefix, {})) return kHybridPrefix;
+  return any(kModelPrefix, "model.visual.") ? kModelPrefix : std::string_view();
 }
 
 [[noreturn]] void refuse_missing(const std::vector<std::string>& missing, const ModelSpec& spec,
@@ -75,11 +101,13 @@ class UnusedTensors {
       buffers_.push_back(name);
     } else if (name == kHeadWeight) {
       tied_head_ = true;
+    } else if (spec_.is_hybrid() && is_beside_text(name)) {
+      beside_text_.push_back(name);
     } else if (spec_.kind == ModelKind::encoder && name != kDeadTemperature) {
       refused_.push_back(name);
     } else if (const int layer = layer_of(name); layer >= spec_.layers) {
       beyond_.push_back(name);
-    } else if (layer >= 0 || modules_.contains(module_of(name))) {
+    } else if (layer >= 0 || modules_.contains(module_of(name)) || spec_.is_hybrid()) {
       refused_.push_back(name);
     } else {
       unknown_.push_back(name);
@@ -99,6 +127,7 @@ class UnusedTensors {
       notes.push_back(fmt::format("{} is unused: the config ties the head to the embedding", kHeadWeight));
     note(notes, buffers_, "buffers that the engine computes itself");
     note(notes, beyond_, fmt::format("they belong to layers beyond the {} of the config", spec_.layers));
+    note(notes, beside_text_, "the picture part and multi-token prediction are no part of the text model");
     note(notes, unknown_, "no part of this model has that name");
     return notes;
   }
@@ -112,7 +141,7 @@ class UnusedTensors {
   const std::string& source_;
   std::set<std::string, std::less<>> modules_;
   bool tied_head_ = false;
-  std::vector<std::string> buffers_, beyond_, refused_, unknown_;
+  std::vector<std::string> buffers_, beyond_, beside_text_, refused_, unknown_;
 };
 
 }  // namespace
@@ -120,13 +149,13 @@ class UnusedTensors {
 TensorMatch match_tensors(const std::vector<TensorRow>& rows, const ModelSpec& spec,
                           const std::vector<std::string>& held, const std::string& source) {
   const std::set<std::string_view> names(held.begin(), held.end());
-  const bool prefixed =
-      std::any_of(held.begin(), held.end(), [](const std::string& name) { return name.starts_with(kModelPrefix); });
+  const std::string_view listed_prefix = spec.is_hybrid() ? kHybridPrefix : kModelPrefix;
+  const std::string_view prefix = prefix_in_files(spec, held);
   TensorMatch match;
   std::vector<std::string> missing;
   for (const TensorRow& row : rows) {
-    const bool strip = !prefixed && row.name.starts_with(kModelPrefix);
-    std::string name = strip ? row.name.substr(kModelPrefix.size()) : row.name;
+    std::string name = row.name;
+    if (name.starts_with(listed_prefix)) name.replace(0, listed_prefix.size(), prefix);
     if (!names.contains(name)) missing.push_back(name);
     match.names.push_back(std::move(name));
   }
@@ -140,6 +169,11 @@ TensorMatch match_tensors(const std::vector<TensorRow>& rows, const ModelSpec& s
   for (const std::string& name : unread) unused.add(name);
   match.notes = unused.notes();
   return match;
+}
+
+std::vector<std::int64_t> shape_in_files(const TensorRow& row) {
+  if (row.part == Part::delta_convolution) return {row.rows, 1, row.columns};
+  return row.role == TensorRole::vector ? std::vector{row.columns} : std::vector{row.rows, row.columns};
 }
 
 }  // namespace duet::loaders

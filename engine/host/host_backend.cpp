@@ -22,6 +22,7 @@ namespace host {
 namespace {
 
 constexpr int kMostThreads = 256;
+constexpr std::int64_t kNoState = -1;
 
 std::size_t scratch_bytes(const ModelSpec& spec, const StepLimits& limits) {
   Carver counting;
@@ -41,7 +42,7 @@ class HostBackend final : public Backend {
     for (const PlannedBase& base : plan_.bases) {
       const bool encodes = base.spec.kind == ModelKind::encoder;
       bases_.push_back({{std::vector<Matrix>(places_of(base.spec))},
-                        inverse_frequencies(base.spec.rope, base.spec.head_size),
+                        inverse_frequencies(base.spec.rope, base.spec.rotated_size()),
                         encodes ? rotary_tables(base.spec) : RotaryTables{}});
       bind_weights(base, bases_.back().weights);
     }
@@ -50,6 +51,7 @@ class HostBackend final : public Backend {
       Carver carver(plan_.scratch.bytes, arena_.data() + plan_.scratch.offset);
       models_.emplace_back();
       models_.back().adapters.resize(model.adapter_slots.size());
+      models_.back().state_ends.resize(model.state_slots.size(), kNoState);
       if (spec.kind == ModelKind::encoder)
         models_.back().encoder_scratch = carve_encoder_scratch(spec, carver);
       else
@@ -98,9 +100,10 @@ class HostBackend final : public Backend {
     RotaryTables rotary;  // Of encoders.
   };
   struct ModelState {
-    StepScratch scratch;                // Of a decoder,
-    EncoderScratch encoder_scratch;     // or of an encoder.
-    std::vector<HostAdapter> adapters;  // By slot.
+    StepScratch scratch;                   // Of a decoder,
+    EncoderScratch encoder_scratch;        // or of an encoder.
+    std::vector<HostAdapter> adapters;     // By slot.
+    std::vector<std::int64_t> state_ends;  // By state slot: the position behind the last token it took in.
   };
 
   const ModelSpec& spec_of(const PlannedModel& model) const {
@@ -124,6 +127,7 @@ class HostBackend final : public Backend {
     return adapters[static_cast<std::size_t>(slot)];
   }
 
+  void bind_state(int model, const StepSequence& sequence, RowGroup& group);
   RowGroup group_of(int model, const StepSequence& sequence, std::int64_t first_row);
   void run(int model, std::span<const StepSequence> sequences, std::span<StepOutcome> outcomes);
 
@@ -180,6 +184,18 @@ void HostBackend::load_adapter(int model, int slot, const AdapterSource& source,
   adapter.loaded = true;
 }
 
+/// A state takes each token in once: a step that does not begin where the last one ended would spoil it unseen.
+void HostBackend::bind_state(int model, const StepSequence& sequence, RowGroup& group) {
+  const PlannedModel& planned = plan_.models[static_cast<std::size_t>(model)];
+  const auto slot = static_cast<std::size_t>(sequence.state_slot);
+  const std::int64_t end = models_[static_cast<std::size_t>(model)].state_ends[slot];
+  group.state = {.start = reinterpret_cast<float*>(arena_.data() + planned.state_slots[slot].offset),
+                 .begins = sequence.first_position == 0};
+  if (!group.state.begins && sequence.first_position != end)
+    throw Error(Code::internal, fmt::format("State slot {} of model \"{}\" ends at position {}; a step begins at {}",
+                                            slot, planned.name, end, sequence.first_position));
+}
+
 RowGroup HostBackend::group_of(int model, const StepSequence& sequence, std::int64_t first_row) {
   const PlannedModel& planned = plan_.models[static_cast<std::size_t>(model)];
   const ModelSpec& spec = spec_of(planned);
@@ -191,6 +207,7 @@ RowGroup HostBackend::group_of(int model, const StepSequence& sequence, std::int
               .kv_heads = spec.kv_heads,
               .head_size = spec.head_size,
               .pages = sequence.pages};
+  if (sequence.state_slot >= 0) bind_state(model, sequence, group);
   if (sequence.adapter_slot < 0) return group;
   const HostAdapter& adapter = adapter_at(model, sequence.adapter_slot);
   if (!adapter.loaded)
@@ -209,6 +226,11 @@ void HostBackend::run(int model, std::span<const StepSequence> sequences, std::s
     groups_[i] = group_of(model, sequences[i], rows);
     rows += groups_[i].rows;
   }
+  for (const StepSequence& sequence : sequences) {
+    if (sequence.state_slot < 0) continue;
+    models_[static_cast<std::size_t>(model)].state_ends[static_cast<std::size_t>(sequence.state_slot)] =
+        sequence.first_position + static_cast<std::int64_t>(sequence.tokens.size());
+  }
   const DecoderView decoder{spec_of(planned), base.weights, base.inverse_frequencies};
   run_step(decoder, threads_, models_[static_cast<std::size_t>(model)].scratch,
            std::span<const RowGroup>(groups_).first(sequences.size()), head_groups_, plan_.limits.max_adapter_rank,
@@ -222,6 +244,7 @@ BackendFacts host_facts() {
   return {.name = "host",
           .kv_storage = KvStorage::f32,
           .encoders = true,
+          .hybrids = true,
           .context_bytes = 0,
           .scratch_bytes = &host::scratch_bytes};
 }

@@ -41,8 +41,18 @@ void add_lora(const Matrix& b, const float* u, const float* c, float scale, std:
 
 // ---- vectors ----
 
-/// y = gamma * x / sqrt(mean(x^2) + epsilon), all [size]. False, and y all NaN, when some x is not finite.
-bool rms_norm(const float* x, const float* gamma, std::int64_t size, float epsilon, float* y);
+/// y = (offset + gamma) * x / sqrt(mean(x^2) + epsilon), all [size]; x and y may be the same. False, and y all NaN,
+/// when some x is not finite.
+bool rms_norm(const float* x, const float* gamma, std::int64_t size, float epsilon, float* y, float offset = 0.0F);
+
+/// x = scale * x / sqrt(sum(x^2) + epsilon), [size].
+void normalise_length(float* x, std::int64_t size, float epsilon, float scale);
+
+/// x = x / (1 + exp(-x)), [size].
+void silu(float* x, std::int64_t size);
+
+/// x = x / (1 + exp(-gate)), both [size].
+void gate_by_sigmoid(float* x, const float* gate, std::int64_t size);
 
 /// gate = gate / (1 + exp(-gate)) * up, [size].
 void swiglu(float* gate, const float* up, std::int64_t size);
@@ -61,5 +71,13 @@ constexpr int kMostHeadsPerAttention = 4;
 ///   q, out  [heads, head_size]
 void attend(const float* q, int heads, const KvView& kv, int layer, int kv_head, std::int64_t first_position,
             std::int64_t last_position, float scale, float* out);
+
+// ---- Gated DeltaNet ----
+
+/// One token of the gated delta rule (arXiv:2412.06464) on one value head:
+///   S <- decay S;  S <- S + k (rate (v - S^T k))^T;  out = S^T q
+///   memory  S [key_size, value_size]    query, key  [key_size]    value, out  [value_size]
+void delta_rule(float* memory, const float* query, const float* key, const float* value, float decay, float rate,
+                std::int64_t key_size, std::int64_t value_size, float* out);
 
 }  // namespace duet::host

@@ -85,6 +85,10 @@ void swiglu(std::span<const float> gate, std::span<const float> up, std::span<fl
   }
 }
 
+void gate_by_sigmoid(std::span<float> x, std::span<const float> gate) {
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(x[i] / (1.0 + std::exp(-double{gate[i]})));
+}
+
 void attend(std::span<const float> q, const KvView& kv, int layer, int kv_head, std::int64_t first_position,
             std::int64_t last_position, double scale, std::span<float> out) {
   std::vector<double> weights;  // [last - first]
@@ -136,6 +140,44 @@ void dora_row_scales(const Matrix& w, const Matrix& a, const Matrix& b, double s
     double squares = 0;
     for (const double value : row) squares += value * value;
     row_scales[o] = static_cast<float>(magnitude[o] / std::sqrt(squares));
+  }
+}
+
+void convolve(std::span<const float> w, std::span<const float> x, std::span<float> y) {
+  const std::size_t channels = y.size(), width = w.size() / channels;
+  for (std::size_t c = 0; c < channels; ++c) {
+    double sum = 0;
+    for (std::size_t j = 0; j < width; ++j) sum += double{w[c * width + j]} * x[j * channels + c];
+    y[c] = static_cast<float>(sum / (1.0 + std::exp(-sum)));
+  }
+}
+
+void normalise_length(std::span<float> x, double epsilon, double scale) {
+  double squares = 0;
+  for (const float value : x) squares += double{value} * value;
+  for (float& value : x) value = static_cast<float>(value * scale / std::sqrt(squares + epsilon));
+}
+
+double decay_of(double x, double log, double bias) {
+  const double sum = x + bias;
+  const double softplus = std::max(sum, 0.0) + std::log1p(std::exp(-std::abs(sum)));
+  return std::exp(-std::exp(log) * softplus);
+}
+
+void delta_rule(std::span<double> memory, std::span<const float> query, std::span<const float> key,
+                std::span<const float> value, double decay, double rate, std::span<float> out) {
+  const std::size_t size = value.size();
+  for (double& element : memory) element *= decay;
+  for (std::size_t j = 0; j < size; ++j) {
+    double recalled = 0;
+    for (std::size_t i = 0; i < key.size(); ++i) recalled += memory[i * size + j] * key[i];
+    const double change = rate * (value[j] - recalled);
+    double sum = 0;
+    for (std::size_t i = 0; i < key.size(); ++i) {
+      memory[i * size + j] += key[i] * change;
+      sum += memory[i * size + j] * query[i];
+    }
+    out[j] = static_cast<float>(sum);
   }
 }
 

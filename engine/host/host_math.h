@@ -33,6 +33,9 @@ void rotate(std::span<float> x, std::span<const float> cosine, std::span<const f
 /// y = gate / (1 + exp(-gate)) * up, all [n].
 void swiglu(std::span<const float> gate, std::span<const float> up, std::span<float> y);
 
+/// x = x / (1 + exp(-gate)), both [n].
+void gate_by_sigmoid(std::span<float> x, std::span<const float> gate);
+
 /// out = sum_p softmax_p(scale * q . k_p) v_p over first_position <= p < last_position.  q, out [head_size].
 void attend(std::span<const float> q, const KvView& kv, int layer, int kv_head, std::int64_t first_position,
             std::int64_t last_position, double scale, std::span<float> out);
@@ -47,6 +50,22 @@ void add_embedding_lora(const Matrix& a, const Matrix& b, double scale, std::int
 /// DoRA (arXiv:2402.09353): magnitude[o] / |W[o] + scale * (B A)[o]|.  w [out, in], all vectors [out].
 void dora_row_scales(const Matrix& w, const Matrix& a, const Matrix& b, double scale, std::span<const float> magnitude,
                      std::span<float> row_scales);
+
+/// A causal convolution of each channel, then silu: y[c] = silu(sum_j w[c, j] x[j, c]).
+///   w  [channels, width]    x  [width, channels], the newest token last    y  [channels]
+void convolve(std::span<const float> w, std::span<const float> x, std::span<float> y);
+
+/// x = scale * x / sqrt(sum(x^2) + epsilon), [n].
+void normalise_length(std::span<float> x, double epsilon, double scale);
+
+/// exp(-exp(log) * ln(1 + exp(x + bias))): by how much a memory fades.
+double decay_of(double x, double log, double bias);
+
+/// One token of the gated delta rule (arXiv:2412.06464), S in float64:
+///   S <- decay S;  S <- S + k (rate (v - S^T k))^T;  out = S^T q
+///   memory  S [key_size, value_size]    query, key  [key_size]    value, out  [value_size]
+void delta_rule(std::span<double> memory, std::span<const float> query, std::span<const float> key,
+                std::span<const float> value, double decay, double rate, std::span<float> out);
 
 /// y = x - log(sum exp x), all [n].
 void log_softmax(std::span<const float> x, std::span<float> y);

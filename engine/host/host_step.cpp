@@ -40,8 +40,12 @@ class Step {
 
   void run_layers() {
     embed();
+    int attends = 0, recurs = 0;  // Layers of each kind so far: what pages and states count.
     for (int layer = 0; layer < spec_.layers; ++layer) {
-      attention_block(layer);
+      if (spec_.is_delta(layer))
+        delta_block(layer, recurs++);
+      else
+        attention_block(layer, attends++);
       mlp_block(layer);
     }
   }
@@ -81,11 +85,7 @@ class Step {
   // ---- weights as a group sees them ----
 
   const Matrix& matrix_of(const RowGroup& group, Part part, int layer) const {
-    if (group.adapter != nullptr) {
-      const Matrix& replacement = group.adapter->at(part, layer).replacement;
-      if (replacement) return replacement;
-    }
-    return base_.at(part, layer);
+    return weight_of(base_, group.adapter, part, layer);
   }
   const Matrix& vector_of(const RowGroup& group, Part part, int layer) const { return matrix_of(group, part, layer); }
   static const float* floats(const Matrix& vector) { return reinterpret_cast<const float*>(vector.data); }
@@ -111,7 +111,7 @@ class Step {
   // ---- the layers ----
 
   void embed() {
-    const std::int64_t half = spec_.head_size / 2;
+    const std::int64_t half = spec_.rotated_size() / 2;
     for_each_row(8, [&](const RowGroup& group, std::int64_t row) {
       scratch_.bad_layer[static_cast<std::size_t>(row)] = kNoBadLayer;
       const std::int64_t offset = row - group.first;
@@ -144,10 +144,12 @@ class Step {
   /// wrote to it.
   void normalise(std::int64_t row, const Matrix& gamma, int layer, float* y) {
     const float* x = scratch_.residual.data() + row * spec_.hidden;
-    if (rms_norm(x, floats(gamma), spec_.hidden, static_cast<float>(spec_.norm_epsilon), y)) return;
+    if (rms_norm(x, floats(gamma), spec_.hidden, static_cast<float>(spec_.norm_epsilon), y, norm_offset())) return;
     int& bad_layer = scratch_.bad_layer[static_cast<std::size_t>(row)];
     bad_layer = std::min(bad_layer, layer);
   }
+
+  float norm_offset() const { return spec_.zero_centred_norms ? 1.0F : 0.0F; }
 
   void normalise_all(Part norm, int layer, int last_writer) {
     for_each_row(8, [&](const RowGroup& group, std::int64_t row) {
@@ -155,19 +157,38 @@ class Step {
     });
   }
 
-  void attention_block(int layer) {
+  void attention_block(int layer, int kv_layer) {
     normalise_all(Part::input_norm, layer, layer - 1);  // Layer -1 is kLayerEmbedding.
+    float* const query = spec_.output_gate ? scratch_.query_gate.data() : scratch_.query.data();
     const std::array<Projection, 3> inputs{{
-        {Part::query, Part::query_bias, scratch_.query.data(), spec_.query_width()},
+        {Part::query, Part::query_bias, query, spec_.query_rows()},
         {Part::key, Part::key_bias, scratch_.key.data(), spec_.kv_width()},
         {Part::value, Part::value_bias, scratch_.value.data(), spec_.kv_width()},
     }};
     project(layer, inputs, groups_, rows_, scratch_.normed.data(), spec_.hidden);
-    append_to_pages(layer);
-    attend_all(layer);
+    append_to_pages(layer, kv_layer);
+    attend_all(layer, kv_layer);
+    if (spec_.output_gate) gate_attention();
     const Projection output{Part::output, Part::output_bias, scratch_.projected.data(), spec_.hidden,
                             scratch_.residual.data()};
     project(layer, {&output, 1}, groups_, rows_, scratch_.attended.data(), spec_.query_width());
+  }
+
+  void delta_block(int layer, int delta_layer) {
+    normalise_all(Part::input_norm, layer, layer - 1);
+    const DeltaSpec& d = spec_.delta;
+    const DeltaScratch& scratch = scratch_.delta;
+    const std::array<Projection, 4> inputs{{
+        {Part::delta_query_key_value, Part::delta_query_key_value, scratch.input.data(), d.channels()},
+        {Part::delta_gate, Part::delta_gate, scratch.gate.data(), d.value_width()},
+        {Part::delta_decay, Part::delta_decay, scratch.decay.data(), d.value_heads},
+        {Part::delta_rate, Part::delta_rate, scratch.rate.data(), d.value_heads},
+    }};
+    project(layer, inputs, groups_, rows_, scratch_.normed.data(), spec_.hidden);
+    run_delta(spec_, base_, layer, delta_layer, threads_, scratch, groups_);
+    const Projection output{Part::delta_output, Part::delta_output, scratch_.projected.data(), spec_.hidden,
+                            scratch_.residual.data()};
+    project(layer, {&output, 1}, groups_, rows_, scratch.gate.data(), d.value_width());
   }
 
   void mlp_block(int layer) {
@@ -186,17 +207,24 @@ class Step {
   }
 
   /// Head norms, rotation, and the new keys and values to their pages.
-  void append_to_pages(int layer) {
+  void append_to_pages(int layer, int kv_layer) {
     const std::int64_t size = spec_.head_size;
+    const std::int64_t rotated = spec_.rotated_size();
     const auto epsilon = static_cast<float>(spec_.norm_epsilon);
     for_each_row(8, [&](const RowGroup& group, std::int64_t row) {
-      const float* cosine = scratch_.cosine.data() + row * (size / 2);
-      const float* sine = scratch_.sine.data() + row * (size / 2);
+      const float* cosine = scratch_.cosine.data() + row * (rotated / 2);
+      const float* sine = scratch_.sine.data() + row * (rotated / 2);
       const auto finish = [&](float* x, Part norm) {
-        if (spec_.query_key_norm) (void)rms_norm(x, floats(vector_of(group, norm, layer)), size, epsilon, x);
-        rotate(x, cosine, sine, size);
+        if (spec_.query_key_norm)
+          (void)rms_norm(x, floats(vector_of(group, norm, layer)), size, epsilon, x, norm_offset());
+        rotate(x, cosine, sine, rotated);
       };
       float* query = scratch_.query.data() + row * spec_.query_width();
+      if (spec_.output_gate) {
+        const float* both = scratch_.query_gate.data() + row * spec_.query_rows();
+        for (int head = 0; head < spec_.query_heads; ++head)
+          std::copy_n(both + 2 * head * size, size, query + head * size);
+      }
       for (int head = 0; head < spec_.query_heads; ++head) finish(query + head * size, Part::query_norm);
 
       const std::int64_t position = group.sequence->first_position + row - group.first;
@@ -204,13 +232,13 @@ class Step {
       const float* value = scratch_.value.data() + row * spec_.kv_width();
       for (int head = 0; head < spec_.kv_heads; ++head) {
         finish(key + head * size, Part::key_norm);
-        std::copy_n(key + head * size, size, group.kv.key(layer, head, position));
-        std::copy_n(value + head * size, size, group.kv.value(layer, head, position));
+        std::copy_n(key + head * size, size, group.kv.key(kv_layer, head, position));
+        std::copy_n(value + head * size, size, group.kv.value(kv_layer, head, position));
       }
     });
   }
 
-  void attend_all(int layer) {
+  void attend_all(int layer, int kv_layer) {
     const int sharing = spec_.query_heads / spec_.kv_heads;  // Query heads of one KV head.
     const int parts = (sharing + kMostHeadsPerAttention - 1) / kMostHeadsPerAttention;
     const std::int64_t items_per_row = std::int64_t{spec_.kv_heads} * parts;
@@ -227,9 +255,19 @@ class Step {
         const std::int64_t end = group.sequence->first_position + (row - group.first) + 1;
         const std::int64_t begin = slides ? std::max<std::int64_t>(0, end - spec_.sliding_window_tokens) : 0;
         const std::int64_t offset = row * spec_.query_width() + std::int64_t{first_head} * spec_.head_size;
-        attend(scratch_.query.data() + offset, heads, group.kv, layer, kv_head, begin, end, scale,
+        attend(scratch_.query.data() + offset, heads, group.kv, kv_layer, kv_head, begin, end, scale,
                scratch_.attended.data() + offset);
       }
+    });
+  }
+
+  void gate_attention() {
+    const std::int64_t size = spec_.head_size;
+    for_each_row(8, [&](const RowGroup&, std::int64_t row) {
+      float* attended = scratch_.attended.data() + row * spec_.query_width();
+      const float* gates = scratch_.query_gate.data() + row * spec_.query_rows() + size;
+      for (int head = 0; head < spec_.query_heads; ++head)
+        gate_by_sigmoid(attended + head * size, gates + 2 * head * size, size);
     });
   }
 
@@ -405,12 +443,14 @@ StepScratch carve_scratch(const ModelSpec& spec, const StepLimits& limits, Carve
   const auto take = [&](std::string_view name, std::size_t count, std::int64_t each) {
     return carver.take_array<float>(name, count * static_cast<std::size_t>(each));
   };
-  const std::int64_t widest = packed_columns(std::max({spec.hidden, spec.query_width(), spec.mlp}));
+  const std::int64_t widest =
+      packed_columns(std::max({spec.hidden, spec.query_width(), spec.mlp, spec.delta.value_width()}));
   StepScratch scratch;
   scratch.residual = take("residual", rows, spec.hidden);
   scratch.normed = take("normed", rows, spec.hidden);
   scratch.packed = take("packed", rows, widest);
   scratch.packed_nibbles = take("packed nibbles", rows, widest);
+  if (spec.output_gate) scratch.query_gate = take("query and gate", rows, spec.query_rows());
   scratch.query = take("query", rows, spec.query_width());
   scratch.key = take("key", rows, spec.kv_width());
   scratch.value = take("value", rows, spec.kv_width());
@@ -419,8 +459,9 @@ StepScratch carve_scratch(const ModelSpec& spec, const StepLimits& limits, Carve
   scratch.up = take("up", rows, spec.mlp);
   scratch.projected = take("projected", rows, spec.hidden);
   scratch.lora = take("lora", rows, std::int64_t{kMostProjections} * limits.max_adapter_rank);
-  scratch.cosine = take("cosine", rows, spec.head_size / 2);
-  scratch.sine = take("sine", rows, spec.head_size / 2);
+  scratch.delta = carve_delta_scratch(spec.delta, rows, carver);
+  scratch.cosine = take("cosine", rows, spec.rotated_size() / 2);
+  scratch.sine = take("sine", rows, spec.rotated_size() / 2);
   scratch.head_input = take("head input", rows, spec.hidden);
   scratch.logits = take("logits", static_cast<std::size_t>(limits.max_batch_sequences), spec.vocabulary);
   scratch.sampling = take("sampling", sample_scratch_floats(spec.vocabulary), 1);

@@ -50,7 +50,7 @@ float sum_of_squares(const float* x, std::int64_t size) {
   return total;
 }
 
-bool rms_norm(const float* x, const float* gamma, std::int64_t size, float epsilon, float* y) {
+bool rms_norm(const float* x, const float* gamma, std::int64_t size, float epsilon, float* y, float offset) {
   const auto count = static_cast<float>(size);
   const float squares = sum_of_squares(x, size);
   float factor = 1.0F / std::sqrt(squares / count + epsilon);
@@ -66,20 +66,44 @@ bool rms_norm(const float* x, const float* gamma, std::int64_t size, float epsil
   }
   const D d;
   const V factors = hn::Set(d, factor);
+  const V offsets = hn::Set(d, offset);
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, gamma + i), hn::Mul(hn::LoadU(d, x + i), factors)), d, y + i);
+    const V weight = hn::Add(offsets, hn::LoadU(d, gamma + i));
+    hn::StoreU(hn::Mul(weight, hn::Mul(hn::LoadU(d, x + i), factors)), d, y + i);
   }
-  for (; i < size; ++i) y[i] = gamma[i] * (x[i] * factor);
+  for (; i < size; ++i) y[i] = (offset + gamma[i]) * (x[i] * factor);
   return true;
+}
+
+void normalise_length(float* x, std::int64_t size, float epsilon, float scale) {
+  const float factor = scale / std::sqrt(sum_of_squares(x, size) + epsilon);
+  for (std::int64_t i = 0; i < size; ++i) x[i] *= factor;
+}
+
+/// x / (1 + exp(-gate))
+template <class Tag>
+HWY_INLINE hn::Vec<Tag> gated(Tag d, hn::Vec<Tag> x, hn::Vec<Tag> gate) {
+  // Highway's Exp is wrong where the result overflows.
+  const auto exponent = hn::Min(hn::Neg(gate), hn::Set(d, 88.0F));
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0F), hn::Exp(d, exponent)));
 }
 
 template <class Tag>
 HWY_INLINE void swiglu_vector(Tag d, float* HWY_RESTRICT gate, const float* HWY_RESTRICT up) {
   const auto g = hn::LoadU(d, gate);
-  const auto exponent = hn::Min(hn::Neg(g), hn::Set(d, 88.0F));  // Highway's Exp is wrong where the result overflows.
-  const auto silu = hn::Div(g, hn::Add(hn::Set(d, 1.0F), hn::Exp(d, exponent)));
-  hn::StoreU(hn::Mul(silu, hn::LoadU(d, up)), d, gate);
+  hn::StoreU(hn::Mul(gated(d, g, g), hn::LoadU(d, up)), d, gate);
+}
+
+template <class Tag>
+HWY_INLINE void gate_vector(Tag d, float* x, const float* gate) {
+  hn::StoreU(gated(d, hn::LoadU(d, x), hn::LoadU(d, gate)), d, x);
+}
+
+void gate_by_sigmoid(float* x, const float* gate, std::int64_t size) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) gate_vector(D(), x + i, gate + i);
+  for (; i < size; ++i) gate_vector(One(), x + i, gate + i);
 }
 
 void swiglu(float* HWY_RESTRICT gate, const float* HWY_RESTRICT up, std::int64_t size) {
@@ -205,6 +229,53 @@ void attend(const float* q, int heads, const KvView& kv, int layer, int kv_head,
   }
 }
 
+// ---- Gated DeltaNet ----
+
+/// The columns of kVectors vectors, which no other column has a part in: memory is read and written twice, sums stay in
+/// registers.
+template <class Tag, int kVectors>
+HWY_INLINE void delta_columns(Tag d, float* HWY_RESTRICT memory, const float* HWY_RESTRICT query,
+                              const float* HWY_RESTRICT key, const float* HWY_RESTRICT value, float decay, float rate,
+                              std::int64_t key_size, std::int64_t value_size, float* HWY_RESTRICT out) {
+  using Vector = hn::Vec<Tag>;
+  const auto lanes = static_cast<std::int64_t>(hn::MaxLanes(d));
+  Vector recalled[std::size_t{kVectors}], change[std::size_t{kVectors}], sums[std::size_t{kVectors}];
+  for (int k = 0; k < kVectors; ++k) recalled[k] = sums[k] = hn::Zero(d);
+  for (std::int64_t i = 0; i < key_size; ++i) {
+    for (int k = 0; k < kVectors; ++k) {
+      float* const at = memory + i * value_size + k * lanes;
+      const Vector faded = hn::Mul(hn::LoadU(d, at), hn::Set(d, decay));
+      hn::StoreU(faded, d, at);
+      recalled[k] = hn::MulAdd(hn::Set(d, key[i]), faded, recalled[k]);
+    }
+  }
+  for (int k = 0; k < kVectors; ++k)
+    change[k] = hn::Mul(hn::Set(d, rate), hn::Sub(hn::LoadU(d, value + k * lanes), recalled[k]));
+  for (std::int64_t i = 0; i < key_size; ++i) {
+    for (int k = 0; k < kVectors; ++k) {
+      float* const at = memory + i * value_size + k * lanes;
+      const Vector corrected = hn::MulAdd(hn::Set(d, key[i]), change[k], hn::LoadU(d, at));
+      hn::StoreU(corrected, d, at);
+      sums[k] = hn::MulAdd(hn::Set(d, query[i]), corrected, sums[k]);
+    }
+  }
+  for (int k = 0; k < kVectors; ++k) hn::StoreU(sums[k], d, out + k * lanes);
+}
+
+void delta_rule(float* memory, const float* query, const float* key, const float* value, float decay, float rate,
+                std::int64_t key_size, std::int64_t value_size, float* out) {
+  std::int64_t j = 0;
+  for (; j + 4 * kLanes <= value_size; j += 4 * kLanes) {
+    delta_columns<D, 4>(D(), memory + j, query, key, value + j, decay, rate, key_size, value_size, out + j);
+  }
+  for (; j + kLanes <= value_size; j += kLanes) {
+    delta_columns<D, 1>(D(), memory + j, query, key, value + j, decay, rate, key_size, value_size, out + j);
+  }
+  for (; j < value_size; ++j) {
+    delta_columns<One, 1>(One(), memory + j, query, key, value + j, decay, rate, key_size, value_size, out + j);
+  }
+}
+
 }  // namespace
 }  // namespace duet::host::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -213,13 +284,31 @@ HWY_AFTER_NAMESPACE();
 namespace duet::host {
 
 HWY_EXPORT(rms_norm);
+HWY_EXPORT(normalise_length);
+HWY_EXPORT(gate_by_sigmoid);
+HWY_EXPORT(delta_rule);
 HWY_EXPORT(swiglu);
 HWY_EXPORT(rotate);
 HWY_EXPORT(all_finite);
 HWY_EXPORT(attend);
 
-bool rms_norm(const float* x, const float* gamma, std::int64_t size, float epsilon, float* y) {
-  return HWY_DYNAMIC_DISPATCH(rms_norm)(x, gamma, size, epsilon, y);
+bool rms_norm(const float* x, const float* gamma, std::int64_t size, float epsilon, float* y, float offset) {
+  return HWY_DYNAMIC_DISPATCH(rms_norm)(x, gamma, size, epsilon, y, offset);
+}
+
+void normalise_length(float* x, std::int64_t size, float epsilon, float scale) {
+  HWY_DYNAMIC_DISPATCH(normalise_length)(x, size, epsilon, scale);
+}
+
+void silu(float* x, std::int64_t size) { HWY_DYNAMIC_DISPATCH(gate_by_sigmoid)(x, x, size); }
+
+void gate_by_sigmoid(float* x, const float* gate, std::int64_t size) {
+  HWY_DYNAMIC_DISPATCH(gate_by_sigmoid)(x, gate, size);
+}
+
+void delta_rule(float* memory, const float* query, const float* key, const float* value, float decay, float rate,
+                std::int64_t key_size, std::int64_t value_size, float* out) {
+  HWY_DYNAMIC_DISPATCH(delta_rule)(memory, query, key, value, decay, rate, key_size, value_size, out);
 }
 
 void swiglu(float* gate, const float* up, std::int64_t size) { HWY_DYNAMIC_DISPATCH(swiglu)(gate, up, size); }

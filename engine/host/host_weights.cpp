@@ -70,6 +70,14 @@ std::vector<double> embedding_lengths(const Matrix& w, const std::vector<float>&
 
 }  // namespace
 
+const Matrix& weight_of(const BaseWeights& base, const HostAdapter* adapter, Part part, int layer) {
+  if (adapter != nullptr) {
+    const Matrix& replacement = adapter->at(part, layer).replacement;
+    if (replacement) return replacement;
+  }
+  return base.at(part, layer);
+}
+
 void bind_adapter(const AdapterSpec& spec, const ModelSpec& model, std::string_view name, std::byte* slot,
                   HostAdapter& adapter) {
   const auto place = [&](Part part, int layer) -> PartAdapter& {

@@ -35,6 +35,9 @@ struct HostAdapter {
   const PartAdapter& at(Part part, int layer) const { return places[place_of(part, layer)]; }
 };
 
+/// What stands at a place for a sequence with this adapter, which may be null.
+const Matrix& weight_of(const BaseWeights& base, const HostAdapter* adapter, Part part, int layer);
+
 /// Views of an adapter whose tensors lie in `slot` as `spec` says. Throws Error(bad_file) when a part or layer is none
 /// of the model's.
 void bind_adapter(const AdapterSpec& spec, const ModelSpec& model, std::string_view name, std::byte* slot,

@@ -281,6 +281,35 @@ TEST(Plan, RefusalSuggestsFourBitWeightsOnlyWhenTheyFit) {
   EXPECT_EQ(number_after(refusal_of(request), "--kv-tokens"), 0U) << "no number of KV tokens fits in nothing";
 }
 
+TEST(Plan, HybridsHaveAStateForEverySequenceOrAreRefused) {
+  PlanRequest request = two_models();
+  ModelSpec& spec = request.models[1].spec;
+  const std::int64_t whole = kv_bytes_per_token(spec, KvStorage::f16);
+  spec.architecture = "Qwen3_5ForCausalLM";
+  spec.delta = {.key_heads = 2, .value_heads = 4, .key_size = 16, .value_size = 32, .convolution = 4, .layers = {}};
+  for (int layer = 0; layer < spec.layers; ++layer) spec.delta.layers.push_back(layer % 4 != 3);
+  EXPECT_NE(refusal_of(request, Code::unsupported)
+                .find("Model \"kev\" is a hybrid of Gated DeltaNet and gated attention "
+                      "(Qwen3_5ForCausalLM), which the test backend does not run yet"),
+            std::string::npos);
+  request.backend.hybrids = true;
+  request.max_sequences = 3;
+  request.kept_states = 2;
+  const Plan plan = make_plan(request);
+  EXPECT_TRUE(plan.models[0].state_slots.empty());
+  EXPECT_EQ(plan.models[1].kv_bytes_per_token, whole / 4);
+  ASSERT_EQ(plan.models[1].state_slots.size(), 5U);
+  const std::size_t bytes = 21 * (4 * 16 * 32 + 3 * (2 * 32 + 128)) * 4;
+  for (const Region& region : plan.models[1].state_slots) EXPECT_EQ(region.bytes, bytes);
+  for (std::size_t i = 1; i < 5; ++i)
+    EXPECT_GE(plan.models[1].state_slots[i].offset, plan.models[1].state_slots[i - 1].offset + bytes);
+  EXPECT_NE(table_of(plan).find("recurrent states of kev"), std::string::npos);
+  request.budget = plan.total_bytes() - 1;
+  EXPECT_NE(refusal_of(request).find("recurrent states " + human_bytes(5 * bytes)), std::string::npos);
+  request.kept_states = -1;
+  EXPECT_THROW(make_plan(request), Error);
+}
+
 TEST(Plan, CountsTheDeviceContextAgainstTheBudget) {
   PlanRequest request = two_models();
   request.budget = make_plan(request).total_bytes();

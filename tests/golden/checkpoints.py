@@ -37,12 +37,18 @@ class Family:
     unlike: dict[str, dict] = field(default_factory=dict)  # name -> config changes that must move the logits
 
 
-BYTE_LEVEL = {"qwen2", "qwen3"}
+BYTE_LEVEL = {"qwen2", "qwen3", "qwen3_5_text"}
 
 
 def base_config(model_type: str, **changes) -> dict:
     """Fixture "tiny" of the case list: hidden 64, 2 layers, 4 heads, 2 KV heads, MLP 128, vocabulary 320."""
-    architecture = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama", "mistral": "Mistral"}[model_type]
+    architecture = {
+        "qwen2": "Qwen2",
+        "qwen3": "Qwen3",
+        "qwen3_5_text": "Qwen3_5",
+        "llama": "Llama",
+        "mistral": "Mistral",
+    }[model_type]
     byte_level = model_type in BYTE_LEVEL
     config = {
         "architectures": [architecture + "ForCausalLM"],
@@ -88,6 +94,7 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 NEW = {"rope_theta": "absent", "torch_dtype": "absent", "dtype": "bfloat16"}  # spelling of transformers 5
 PLAIN_ROPE = {"plain rope": {"rope_scaling": "absent", "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}}
+HALF_ROPE = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5, "mrope_section": [2, 2, 2]}
 NO_WINDOW = {
     "no window": {"sliding_window": None, "use_sliding_window": False, "layer_types": ["full_attention"] * 2},
 }
@@ -301,6 +308,31 @@ def families() -> list[Family]:
             "yarn whose correction range is not rounded to whole dimensions",
             unlike={"truncated": {"rope_parameters": yarn_new}},
         ),
+        Family(
+            "qwen3_5_odd",
+            tiny(
+                "qwen3_5_text",
+                **NEW,
+                hidden_size=48,
+                num_hidden_layers=3,
+                head_dim=24,
+                intermediate_size=64,
+                bos_token_id=None,
+                full_attention_interval=2,
+                linear_num_key_heads=2,
+                linear_num_value_heads=6,
+                linear_key_head_dim=12,
+                linear_value_head_dim=20,
+                linear_conv_kernel_dim=4,
+                rope_parameters=HALF_ROPE,
+            ),
+            "Qwen3.5 text model alone, untied: layer 1 attends by the interval, 3 value heads a key head, key heads of 12 "
+            "and value heads of 20, half of each attention head of 24 rotated",
+            unlike={
+                "rope on the whole head": {"rope_parameters": {**HALF_ROPE, "partial_rotary_factor": 1.0}},
+                "rope base 10000": {"rope_parameters": {**HALF_ROPE, "rope_theta": 10000.0}},
+            },
+        ),
     ]
 
 
@@ -310,6 +342,7 @@ def weights_of(config: dict, dtype: torch.dtype, seed: int) -> dict[str, torch.T
     The embedding and the head have standard deviation 0.05, q and k 0.2, so that attention is far from uniform and a
     wrong rotation or mask shows in the logits; the other matrices 0.15, so that the layers outweigh the embedding and a
     tied model does not repeat its last token. Norm weights lie around 1, biases around 0, none of them negligible.
+    Hybrids hold norm weights less 1, but for DeltaNet's own; their decays reach from a token to hundreds.
     """
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(as_config(config))
@@ -317,7 +350,14 @@ def weights_of(config: dict, dtype: torch.dtype, seed: int) -> dict[str, torch.T
     tensors = {}
     for name, shape in shapes.items():
         if name.endswith("norm.weight"):
-            value = normal(seed, name, shape, 0.15, mean=1.0)
+            zero_centred = config["model_type"] == "qwen3_5_text" and ".linear_attn." not in name
+            value = normal(seed, name, shape, 0.15, mean=0.0 if zero_centred else 1.0)
+        elif name.endswith("A_log"):
+            value = normal(seed, name, shape, 1.5, mean=-2.5)
+        elif name.endswith("dt_bias"):
+            value = normal(seed, name, shape, 0.7, mean=-1.0)
+        elif name.endswith("conv1d.weight"):
+            value = normal(seed, name, shape, 0.5)
         elif name.endswith(".bias"):
             value = normal(seed, name, shape, 0.3)
         else:

@@ -29,6 +29,7 @@ import torch
 import adapters
 import bnb_checkpoints
 import checkpoints
+import hybrids
 import kev
 import laya
 import quant_tables
@@ -37,7 +38,7 @@ import stories
 from common import MAX_FILE_BYTES
 
 HERE = Path(__file__).resolve().parent
-PARTS = {  # in this order: adapters are made on models
+PARTS = {  # in this order: adapters are made on models, hybrids on kev
     "models": checkpoints.make,
     "quant": quant_tables.make,
     "bnb": bnb_checkpoints.make,
@@ -46,6 +47,7 @@ PARTS = {  # in this order: adapters are made on models
     "stories260k": stories.make,
     "laya": laya.make,
     "kev": kev.make,
+    "hybrids": hybrids.make,
 }
 
 
@@ -122,6 +124,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         if "adapters" in parts and "models" not in parts:
             shutil.copytree(arguments.out / "models", Path(folder) / "models")
+        if "hybrids" in parts and "kev" not in parts:
+            shutil.copytree(arguments.out / "kev", Path(folder) / "kev")
         make(Path(folder), parts)
         wrong = [line for part in parts for line in differences(arguments.out / part, Path(folder) / part)]
     print("\n".join(wrong) or "no differences")

@@ -39,6 +39,22 @@ ModelSpec small_spec() {
   return spec;
 }
 
+ModelSpec small_hybrid() {
+  ModelSpec spec = small_spec();
+  spec.architecture = "Qwen3_5ForCausalLM";
+  spec.head_size = 24;
+  spec.query_key_value_bias = false;
+  spec.query_key_norm = spec.output_gate = spec.zero_centred_norms = true;
+  spec.rotary_size = 12;
+  spec.delta = {.key_heads = 2,
+                .value_heads = 6,
+                .key_size = 12,
+                .value_size = 20,
+                .convolution = 4,
+                .layers = {true, false, true}};
+  return spec;
+}
+
 StorageChoice all_in(StorageSpec spec) {
   return [spec](const TensorRow&) { return spec; };
 }
@@ -46,15 +62,18 @@ StorageChoice all_in(StorageSpec spec) {
 ArraySource::ArraySource(ModelSpec spec, StorageChoice storage, std::uint32_t seed, float deviation)
     : spec_(std::move(spec)), name_("arrays of seed " + std::to_string(seed)) {
   for (const TensorRow& row : tensors_of(spec_)) {
-    const StorageSpec chosen = row.role == TensorRole::vector ? StorageSpec{} : storage(row);
+    StorageSpec chosen = row.role == TensorRole::vector ? StorageSpec{} : storage(row);
+    if (row.role == TensorRole::decision && is_quantised(chosen.storage)) chosen = {.storage = Storage::bf16};
     tensors_.push_back({row, chosen, layout_of(row.rows, row.columns, chosen).bytes});
     std::vector<float> values = random_floats(static_cast<std::size_t>(row.rows * row.columns), deviation, seed++);
     const bool is_norm = row.part == Part::final_norm || row.part == Part::input_norm ||
                          row.part == Part::post_attention_norm || row.part == Part::query_norm ||
                          row.part == Part::key_norm;
-    if (is_norm) {
-      for (float& value : values) value += 1.0F;
-    }
+    const bool near_one = row.part == Part::delta_norm || (is_norm && !spec_.zero_centred_norms);
+    // DeltaNet: convolutions that do not shrink what they mix, memories that fade within tens of tokens.
+    const float factor = row.part == Part::delta_convolution || row.part == Part::delta_decay_log ? 4.0F : 1.0F;
+    const float mean = near_one ? 1.0F : row.part == Part::delta_decay_log ? -2.5F : 0.0F;
+    for (float& value : values) value = mean + factor * value;
     arrays_.push_back(std::move(values));
   }
 }
@@ -155,7 +174,8 @@ ArrayAdapter random_adapter(const ModelSpec& spec, const std::vector<Part>& part
     if (part == Part::embedding || part == Part::head) {
       add(part, -1);
     } else {
-      for (int layer = 0; layer < spec.layers; ++layer) add(part, layer);
+      for (const TensorRow& row : tensors_of(spec))
+        if (row.part == part) add(part, row.layer);
     }
   }
   return adapter;

@@ -77,7 +77,8 @@ class ArrayAdapter final : public AdapterSource {
 /// Rows and columns of the matrix at `part` in this model.
 std::pair<std::int64_t, std::int64_t> shape_of(const ModelSpec& spec, Part part);
 
-/// Plain LoRA (or DoRA) of `rank` on `parts` of every layer (embedding and head: layer -1), random A and B.
+/// Plain LoRA (or DoRA) of `rank` on `parts` of every layer that has them (embedding and head: layer -1), random A and
+/// B.
 ArrayAdapter random_adapter(const ModelSpec& spec, const std::vector<Part>& parts, int rank, float scale, bool dora,
                             Storage storage, std::uint32_t seed);
 
@@ -86,6 +87,10 @@ std::vector<std::int32_t> random_tokens(std::size_t count, int vocabulary, std::
 
 /// A small Qwen2-like model whose sizes are odd enough to find mistakes: hidden 64, 4 query heads over 2, MLP 96.
 ModelSpec small_spec();
+
+/// A small Qwen3.5-like model: layer 1 of 3 attends, 6 value heads over 2 key heads of other sizes, half of each head
+/// of 24 rotated.
+ModelSpec small_hybrid();
 
 StorageChoice all_in(StorageSpec spec);
 

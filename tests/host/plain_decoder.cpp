@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/host/host_math.h"
+#include "engine/quant_blocks.h"
 
 namespace duet::test {
 namespace {
@@ -35,8 +36,8 @@ struct Weights {
   std::vector<float> vector(Part part, int layer) const {
     const Matrix* m = find(part, layer);
     if (m == nullptr) return {};
-    std::vector<float> values(static_cast<std::size_t>(m->columns));
-    plain::embed(*m, 0, values);
+    std::vector<float> values(static_cast<std::size_t>(m->rows * m->columns));
+    dequantise(*m, 0, values);
     return values;
   }
 };
@@ -98,7 +99,10 @@ std::vector<float> project(const Weights& w, Part part, std::optional<Part> bias
 
 std::vector<float> normed(const Weights& w, const ModelSpec& spec, Part norm, int layer, std::span<const float> x) {
   std::vector<float> y(x.size());
-  plain::rms_norm(x, w.vector(norm, layer), spec.norm_epsilon, y);
+  std::vector<float> gamma = w.vector(norm, layer);
+  if (spec.zero_centred_norms)
+    for (float& value : gamma) value += 1.0F;
+  plain::rms_norm(x, gamma, spec.norm_epsilon, y);
   return y;
 }
 
@@ -111,13 +115,79 @@ std::vector<float> embedded(const Weights& w, const ModelSpec& spec, std::int32_
   return x;
 }
 
+void add(const std::vector<float>& y, std::vector<float>& x) {
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+std::vector<float> mlp(const Weights& w, int layer, const std::vector<float>& x) {
+  std::vector<float> gate = project(w, Part::gate, Part::gate_bias, layer, x);
+  const std::vector<float> up = project(w, Part::up, Part::up_bias, layer, x);
+  plain::swiglu(gate, up, gate);
+  return project(w, Part::down, Part::down_bias, layer, gate);
+}
+
+/// [heads, query and gate, size] to the queries, in place, and the gates.
+std::vector<float> split_gates(std::vector<float>& both, std::size_t size) {
+  std::vector<float> queries, gates;
+  for (std::size_t i = 0; i < both.size(); ++i) (i / size % 2 == 0 ? queries : gates).push_back(both[i]);
+  both = std::move(queries);
+  return gates;
+}
+
+/// Of one layer: what came before, as the layer sees it.
+struct DeltaState {
+  std::vector<float> inputs;   // [convolution, channels], the newest last.
+  std::vector<double> memory;  // [value_heads, key_size, value_size]
+};
+
+std::vector<float> delta_layer(const Weights& w, const ModelSpec& spec, int layer, const std::vector<float>& x,
+                               DeltaState& state) {
+  const DeltaSpec& d = spec.delta;
+  const auto channels = static_cast<std::size_t>(d.channels()), key_width = static_cast<std::size_t>(d.key_width());
+  const auto key_size = static_cast<std::size_t>(d.key_size), value_size = static_cast<std::size_t>(d.value_size);
+  state.inputs.resize(channels * static_cast<std::size_t>(d.convolution));
+  state.memory.resize(static_cast<std::size_t>(d.value_width()) * key_size);
+
+  const std::vector<float> input = project(w, Part::delta_query_key_value, std::nullopt, layer, x);
+  state.inputs.erase(state.inputs.begin(), state.inputs.begin() + static_cast<std::ptrdiff_t>(channels));
+  state.inputs.insert(state.inputs.end(), input.begin(), input.end());
+  std::vector<float> mixed(channels);
+  plain::convolve(w.vector(Part::delta_convolution, layer), state.inputs, mixed);
+  const auto all = std::span(mixed);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(d.key_heads); ++head) {
+    plain::normalise_length(all.subspan(head * key_size, key_size), 1e-6,
+                            1.0 / std::sqrt(static_cast<double>(d.key_size)));
+    plain::normalise_length(all.subspan(key_width + head * key_size, key_size), 1e-6, 1.0);
+  }
+
+  const std::vector<float> decay = project(w, Part::delta_decay, std::nullopt, layer, x);
+  const std::vector<float> rate = project(w, Part::delta_rate, std::nullopt, layer, x);
+  const std::vector<float> log = w.vector(Part::delta_decay_log, layer), bias = w.vector(Part::delta_decay_bias, layer);
+  const std::vector<float> gamma = w.vector(Part::delta_norm, layer);  // Never less 1.
+  std::vector<float> output(static_cast<std::size_t>(d.value_width()));
+  for (std::size_t head = 0; head < static_cast<std::size_t>(d.value_heads); ++head) {
+    const std::size_t key_head = head * static_cast<std::size_t>(d.key_heads) / static_cast<std::size_t>(d.value_heads);
+    const auto y = std::span(output).subspan(head * value_size, value_size);
+    plain::delta_rule(
+        std::span(state.memory).subspan(head * key_size * value_size, key_size * value_size),
+        all.subspan(key_head * key_size, key_size), all.subspan(key_width + key_head * key_size, key_size),
+        all.subspan(2 * key_width + head * value_size, value_size), plain::decay_of(decay[head], log[head], bias[head]),
+        1.0 / (1.0 + std::exp(-double{rate[head]})), y);
+    plain::rms_norm(y, gamma, spec.norm_epsilon, y);
+  }
+  std::vector<float> gate = project(w, Part::delta_gate, std::nullopt, layer, x);
+  plain::swiglu(gate, output, gate);
+  return project(w, Part::delta_output, std::nullopt, layer, gate);
+}
+
 /// [tokens, hidden] behind the final norm.
 std::vector<float> hidden_rows(const ModelSpec& spec, const Weights& w, std::span<const std::int32_t> tokens) {
   const auto size = static_cast<std::size_t>(spec.head_size);
-  const std::vector<float> frequencies = inverse_frequencies(spec.rope, spec.head_size);
+  const std::vector<float> frequencies = inverse_frequencies(spec.rope, spec.rotated_size());
 
   // One page that holds the whole prompt.
   const auto count = static_cast<std::int64_t>(tokens.size());
+  std::vector<DeltaState> states(static_cast<std::size_t>(spec.layers));
   const std::size_t page_floats = 2 * static_cast<std::size_t>(spec.layers * spec.kv_heads) * size * tokens.size();
   std::vector<float> page(page_floats);
   const std::int32_t only_page = 0;
@@ -131,16 +201,27 @@ std::vector<float> hidden_rows(const ModelSpec& spec, const Weights& w, std::spa
   std::vector<float> rows;
   for (std::int64_t position = 0; position < count; ++position) {
     std::vector<float> x = embedded(w, spec, tokens[static_cast<std::size_t>(position)]);
-    std::vector<float> cosine(size / 2), sine(size / 2);
+    const auto rotated = static_cast<std::size_t>(spec.rotated_size());
+    std::vector<float> cosine(rotated / 2), sine(rotated / 2);
     plain::rotary(frequencies, position, spec.rope.attention_factor, cosine, sine);
     for (int layer = 0; layer < spec.layers; ++layer) {
       const std::vector<float> h = normed(w, spec, Part::input_norm, layer, x);
+      if (spec.is_delta(layer)) {
+        add(delta_layer(w, spec, layer, h, states[static_cast<std::size_t>(layer)]), x);
+        add(mlp(w, layer, normed(w, spec, Part::post_attention_norm, layer, x)), x);
+        continue;
+      }
+      std::vector<float> gates;
       std::vector<float> q = project(w, Part::query, Part::query_bias, layer, h);
+      if (spec.output_gate) gates = split_gates(q, size);
       std::vector<float> k = project(w, Part::key, Part::key_bias, layer, h);
       const std::vector<float> v = project(w, Part::value, Part::value_bias, layer, h);
       const auto finish = [&](std::span<float> head, Part norm) {
-        if (spec.query_key_norm) plain::rms_norm(head, w.vector(norm, layer), spec.norm_epsilon, head);
-        plain::rotate(head, cosine, sine);
+        if (spec.query_key_norm) {
+          const std::vector<float> y = normed(w, spec, norm, layer, head);
+          std::copy(y.begin(), y.end(), head.begin());
+        }
+        plain::rotate(head.first(rotated), cosine, sine);
       };
       for (std::size_t head = 0; head < static_cast<std::size_t>(spec.kv_heads); ++head) {
         finish(std::span(k).subspan(head * size, size), Part::key_norm);
@@ -159,15 +240,9 @@ std::vector<float> hidden_rows(const ModelSpec& spec, const Weights& w, std::spa
                       1.0 / std::sqrt(static_cast<double>(spec.head_size)),
                       std::span(attended).subspan(head * size, size));
       }
-      const std::vector<float> o = project(w, Part::output, Part::output_bias, layer, attended);
-      for (std::size_t i = 0; i < x.size(); ++i) x[i] += o[i];
-
-      const std::vector<float> m = normed(w, spec, Part::post_attention_norm, layer, x);
-      std::vector<float> gate = project(w, Part::gate, Part::gate_bias, layer, m);
-      const std::vector<float> up = project(w, Part::up, Part::up_bias, layer, m);
-      plain::swiglu(gate, up, gate);
-      const std::vector<float> down = project(w, Part::down, Part::down_bias, layer, gate);
-      for (std::size_t i = 0; i < x.size(); ++i) x[i] += down[i];
+      if (spec.output_gate) plain::gate_by_sigmoid(attended, gates);
+      add(project(w, Part::output, Part::output_bias, layer, attended), x);
+      add(mlp(w, layer, normed(w, spec, Part::post_attention_norm, layer, x)), x);
     }
     const std::vector<float> h = normed(w, spec, Part::final_norm, -1, x);
     rows.insert(rows.end(), h.begin(), h.end());

@@ -45,8 +45,12 @@ std::vector<std::int32_t> StepRunner::pages(std::int32_t first, std::int64_t tok
   return ids;
 }
 
+int StepRunner::state_slot(int slot, int model) const {
+  return plan.models[static_cast<std::size_t>(model)].state_slots.empty() ? -1 : slot;
+}
+
 std::vector<float> StepRunner::logits(std::span<const std::int32_t> tokens, int chunk, int adapter_slot,
-                                      float adapter_scale, std::int32_t first_page, int model) {
+                                      float adapter_scale, std::int32_t first_page, int model, int slot) {
   const std::vector<std::int32_t> ids = pages(first_page, static_cast<std::int64_t>(tokens.size()), model);
   const auto base = static_cast<std::size_t>(plan.models[static_cast<std::size_t>(model)].base);
   const auto width = static_cast<std::size_t>(plan.bases[base].spec.vocabulary);
@@ -57,6 +61,7 @@ std::vector<float> StepRunner::logits(std::span<const std::int32_t> tokens, int 
     sequence.tokens = tokens.subspan(done, count);
     sequence.first_position = static_cast<std::int64_t>(done);
     sequence.pages = ids;
+    sequence.state_slot = state_slot(slot, model);
     sequence.adapter_slot = adapter_slot;
     sequence.adapter_scale = adapter_scale;
     sequence.logits = result.data() + done * width;
@@ -77,6 +82,7 @@ std::vector<std::int32_t> StepRunner::greedy(std::span<const std::int32_t> promp
     sequence.tokens = std::span(tokens).subspan(done, std::min(chunk, tokens.size() - done));
     sequence.first_position = static_cast<std::int64_t>(done);
     sequence.pages = ids;
+    sequence.state_slot = state_slot(0);
     sequence.adapter_slot = adapter_slot;
     sequence.sample = done + sequence.tokens.size() == tokens.size();
     sequence.rules.usable_vocabulary = plan.bases[0].spec.vocabulary;

@@ -36,9 +36,12 @@ struct StepRunner {
   /// neighbours.
   std::vector<std::int32_t> pages(std::int32_t first, std::int64_t tokens, int model = 0) const;
 
+  /// `slot` for a hybrid, -1 for a model without recurrent state.
+  int state_slot(int slot, int model = 0) const;
+
   /// Logits [tokens, vocabulary] of a prompt, prefilled in chunks of at most `chunk` tokens.
   std::vector<float> logits(std::span<const std::int32_t> tokens, int chunk, int adapter_slot = -1,
-                            float adapter_scale = 1.0F, std::int32_t first_page = 0, int model = 0);
+                            float adapter_scale = 1.0F, std::int32_t first_page = 0, int model = 0, int slot = 0);
 
   /// `count` ids by arg-max after a prompt, prefilled and then decoded token by token.
   std::vector<std::int32_t> greedy(std::span<const std::int32_t> prompt, std::size_t count, int adapter_slot = -1);

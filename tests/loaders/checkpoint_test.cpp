@@ -6,6 +6,7 @@
 
 #include "engine/quant_blocks.h"
 #include "loaders/loaders.h"
+#include "loaders/packed_file.h"
 #include "loaders/quantise.h"
 #include "tests/loaders/expect_error.h"
 #include "tests/loaders/stored_pieces.h"
@@ -252,6 +253,93 @@ TEST_F(Checkpoint, TheBareModelsNamesAreUnderstood) {
   const auto source = open();
   EXPECT_EQ(source->tensors()[0].row.name, "model.embed_tokens.weight");
   EXPECT_TRUE(same_bits(floats_of(*source, 5), tensors_[5].values));
+}
+
+// ---- Qwen3.5 ----
+
+class HybridCheckpoint : public Checkpoint {
+ protected:
+  HybridCheckpoint() {
+    config_ = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+               {"model_type", "qwen3_5"},
+               {"tie_word_embeddings", true},
+               {"text_config", test::tiny_config()}};
+    auto& text = config_["text_config"];
+    for (const char* key : {"architectures", "tie_word_embeddings", "bos_token_id"}) text.erase(key);
+    text.update({{"model_type", "qwen3_5_text"},
+                 {"head_dim", 32},
+                 {"full_attention_interval", 2},
+                 {"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4},
+                 {"linear_key_head_dim", 16},
+                 {"linear_value_head_dim", 32}});
+    tensors_ = test::tiny_tensors(test::spec_of(config_), "BF16");
+  }
+  void rename(std::string_view from, std::string_view to) {
+    for (WrittenTensor& tensor : tensors_)
+      if (tensor.name.starts_with(from)) tensor.name.replace(0, from.size(), to);
+  }
+};
+
+TEST_F(HybridCheckpoint, NamesOfEveryPublishedKindAreUnderstood) {
+  const auto read = [&] {
+    const auto source = open();
+    EXPECT_TRUE(source->spec().is_delta(0) && !source->spec().is_delta(1));
+    std::vector<std::vector<float>> values;
+    for (std::size_t i = 0; i < source->tensors().size(); ++i) values.push_back(floats_of(*source, i));
+    return values;
+  };
+  const auto published = read();
+  rename("model.language_model.", "model.");
+  EXPECT_EQ(read(), published);
+  add("model.visual.blocks.0.attn.qkv.weight", {24, 8});
+  EXPECT_EQ(read(), published);
+  rename("model.visual.", "visual.");
+  rename("model.", "");
+  EXPECT_EQ(read(), published);
+}
+
+TEST_F(HybridCheckpoint, PicturePartAndTokensAheadAreNotedTheRestIsStrict) {
+  add("model.visual.blocks.0.attn.qkv.weight", {24, 8});
+  add("mtp.layers.0.mlp.gate_proj.weight", {128, 64});
+  const auto source = open();
+  bool noted = false;
+  for (const std::string& line : source->report())
+    noted =
+        noted || (line.find("model.visual.blocks.0") != std::string::npos && line.find("mtp.") != std::string::npos);
+  EXPECT_TRUE(noted);
+  add("model.language_model.layers.0.linear_attn.conv1d.bias", {192});
+  EXPECT_TRUE(fails_with(Code::unsupported, {"conv1d.bias"}, [&] { open(); }));
+  tensors_.back().name = "model.language_model.extra.weight";
+  EXPECT_TRUE(fails_with(Code::unsupported, {"model.language_model.extra.weight"}, [&] { open(); }));
+  tensors_.pop_back();
+  tensor("model.language_model.layers.0.linear_attn.conv1d.weight").shape = {192, 4};
+  EXPECT_TRUE(fails_with(Code::bad_file, {"conv1d.weight", "[192, 4]", "[192, 1, 4]"}, [&] { open(); }));
+  drop("model.language_model.layers.0.linear_attn.conv1d.weight");
+  EXPECT_TRUE(fails_with(Code::bad_file, {"conv1d.weight"}, [&] { open(); }));
+}
+
+TEST_F(HybridCheckpoint, OnlyLinearMatricesAreQuantised) {
+  WeightOptions options;
+  options.linear = WeightType::nf4;
+  const auto source = open(options);
+  for (const WeightTensor& tensor : source->tensors()) {
+    const TensorRow& row = tensor.row;
+    Storage want = Storage::nf4;
+    if (row.role == TensorRole::vector) want = Storage::f32;
+    if (row.role == TensorRole::embedding || row.part == Part::delta_decay || row.part == Part::delta_rate)
+      want = Storage::bf16;
+    EXPECT_EQ(tensor.storage.storage, want) << row.name;
+    EXPECT_EQ(row.role == TensorRole::vector, row.name.ends_with("norm.weight") || row.part >= Part::delta_convolution)
+        << row.name;
+  }
+  write_packed_file(folder_.path() / "tiny.duet", *source, {});
+  const auto packed = open_checkpoint(folder_.path() / "tiny.duet", {});
+  EXPECT_EQ(packed->spec(), source->spec());
+  for (std::size_t i = 0; i < source->tensors().size(); ++i) {
+    EXPECT_EQ(packed->tensors()[i].storage, source->tensors()[i].storage);
+    EXPECT_TRUE(same_bits(floats_of(*packed, i), floats_of(*source, i)));
+  }
 }
 
 TEST_F(Checkpoint, ShapesMustBeThoseOfTheConfig) {

@@ -357,6 +357,116 @@ TEST(HfConfigHead, TiedByKeyOrByFamily) {
 
 // ---- O-16 ----
 
+// ---- Qwen3.5 ----
+
+/// The text model of the published 0.8B, smaller.
+Json qwen35(std::string_view extra = "{}") {
+  Json config = Json::parse(R"({"architectures":["Qwen3_5ForCausalLM"],"model_type":"qwen3_5_text","hidden_size":64,
+    "num_hidden_layers":8,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":32,"intermediate_size":128,
+    "vocab_size":320,"max_position_embeddings":512,"rms_norm_eps":1e-6,"hidden_act":"silu","attention_bias":false,
+    "tie_word_embeddings":true,"eos_token_id":2,"attn_output_gate":true,"full_attention_interval":4,
+    "linear_conv_kernel_dim":4,"linear_key_head_dim":16,"linear_num_key_heads":2,"linear_num_value_heads":6,
+    "linear_value_head_dim":24,"mamba_ssm_dtype":"float32","mlp_only_layers":[],"mtp_num_hidden_layers":1,
+    "mtp_use_dedicated_embeddings":false,"rope_parameters":{"rope_type":"default","rope_theta":10000000,
+    "partial_rotary_factor":0.25,"mrope_interleaved":true,"mrope_section":[2,1,1]}})");
+  const Json changes = Json::parse(extra);
+  for (const auto& [key, value] : changes.items()) config[key] = value;
+  return config;
+}
+Json picture_model(const Json& text, std::string_view extra = "{}") {
+  Json config = Json::parse(R"({"architectures":["Qwen3_5ForConditionalGeneration"],"model_type":"qwen3_5",
+    "image_token_id":300,"video_token_id":301,"vision_start_token_id":302,"vision_end_token_id":303,
+    "vision_config":{"depth":2},"tie_word_embeddings":true})");
+  config["text_config"] = text;
+  const Json changes = Json::parse(extra);
+  for (const auto& [key, value] : changes.items()) config[key] = value;
+  return config;
+}
+
+TEST(HfConfigHybrid, ReadsTheTextModelAloneAndInsideAPictureModel) {
+  Report report;
+  const ModelSpec spec = spec_of(qwen35(), report);
+  EXPECT_TRUE(report.empty()) << report[0];
+  EXPECT_EQ(spec.architecture, "Qwen3_5ForCausalLM");
+  EXPECT_TRUE(spec.is_hybrid() && spec.output_gate && spec.zero_centred_norms && spec.query_key_norm && spec.tied_head);
+  EXPECT_FALSE(spec.query_key_value_bias || spec.output_bias);
+  EXPECT_EQ(spec.delta, (DeltaSpec{.key_heads = 2,
+                                   .value_heads = 6,
+                                   .key_size = 16,
+                                   .value_size = 24,
+                                   .convolution = 4,
+                                   .layers = {true, true, true, false, true, true, true, false}}));
+  EXPECT_EQ(spec.rotated_size(), 8);
+  EXPECT_EQ(spec.rope, RopeSpec{.theta = 1e7});
+  EXPECT_EQ(spec.query_rows(), 256);
+  EXPECT_EQ(kv_bytes_per_token(spec, KvStorage::f16), 2 * 2 * 2 * 32 * 2);
+  EXPECT_EQ(state_bytes(spec), 6 * (6 * 16 * 24 + 3 * (2 * 32 + 144)) * 4);
+  EXPECT_EQ(spec.end_ids, (std::vector<std::int32_t>{2}));
+
+  ModelSpec inside = spec_of(picture_model(without(without(qwen35(), "architectures"), "tie_word_embeddings")), report);
+  EXPECT_TRUE(report.empty()) << report[0];
+  EXPECT_EQ(inside.architecture, "Qwen3_5ForConditionalGeneration");
+  inside.architecture = spec.architecture;
+  EXPECT_EQ(inside, spec);
+  EXPECT_EQ(spec_of(without(picture_model(qwen35()), "model_type")).delta, spec.delta);
+}
+
+TEST(HfConfigHybrid, TheListOfLayersDecidesOverTheInterval) {
+  EXPECT_EQ(
+      spec_of(qwen35(R"({"num_hidden_layers":2,"layer_types":["full_attention","linear_attention"]})")).delta.layers,
+      (std::vector<bool>{false, true}));
+  const ModelSpec attending = spec_of(qwen35(R"({"num_hidden_layers":1,"layer_types":["full_attention"]})"));
+  EXPECT_EQ(attending.delta, DeltaSpec{});
+  EXPECT_EQ(state_bytes(attending), 0);
+  Report report;
+  EXPECT_EQ(spec_of(without(qwen35(), "full_attention_interval"), report).delta.layers[3], false);
+  EXPECT_TRUE(reports(report, {"'full_attention_interval' is missing", "4"}));
+  EXPECT_EQ(spec_of(without(qwen35(), "linear_num_value_heads")).delta.value_heads, 32);
+  EXPECT_EQ(spec_of(qwen35(R"({"rope_parameters":{"rope_theta":1e6}})"), report).rotated_size(), 8);
+  EXPECT_TRUE(reports(report, {"'partial_rotary_factor' is missing", "0.25"}));
+  EXPECT_EQ(spec_of(qwen35(R"({"rope_parameters":{"rope_theta":1e6},"partial_rotary_factor":0.5})")).rotated_size(),
+            16);
+}
+
+TEST(HfConfigHybrid, WhatIsNotDoneIsRefusedByName) {
+  const std::vector<std::pair<std::string_view, std::string_view>> unsupported = {
+      {R"({"layer_types":["sliding_attention"]})", "'sliding_attention'"},
+      {R"({"attention_bias":true})", "attention_bias' is true"},
+      {R"({"attn_output_gate":false})", "attn_output_gate' is false"},
+      {R"({"hidden_act":"gelu"})", "hidden_act' is 'gelu'"},
+      {R"({"num_experts":8})", "a mixture of experts"},
+      {R"({"mlp_only_layers":[1]})", "mlp_only_layers"},
+      {R"({"vision_config":{"depth":1}})", "vision tower"}};
+  for (const auto& [extra, part] : unsupported) {
+    EXPECT_TRUE(refuses(qwen35(extra), Code::unsupported, {part}));
+    if (part == "vision tower") continue;
+    EXPECT_TRUE(refuses(picture_model(qwen35(extra)), Code::unsupported, {part}));
+  }
+  const std::vector<std::pair<std::string_view, std::string_view>> wrong = {
+      {R"({"layer_types":["full_attention"]})", "1 entries; the model has 8"},
+      {R"({"full_attention_interval":9})", "no layer has full attention"},
+      {R"({"full_attention_interval":0})", "full_attention_interval"},
+      {R"({"linear_num_value_heads":5})", "5 linear value heads cannot share 2"},
+      {R"({"linear_key_head_dim":0})", "linear_key_head_dim"},
+      {R"({"linear_conv_kernel_dim":1000})", "convolution is 1000"},
+      {R"({"num_hidden_layers":2000000000})", "layers is 2000000000"},
+      {R"({"head_dim":20,"rope_parameters":{"partial_rotary_factor":0.25}})", "5 elements of a head"},
+      {R"({"rope_parameters":{"partial_rotary_factor":1.5}})", "partial_rotary_factor"}};
+  for (const auto& [extra, part] : wrong) EXPECT_TRUE(refuses(qwen35(extra), Code::bad_file, {part}));
+  EXPECT_TRUE(refuses(tiny("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"), Code::unsupported,
+                      {"Qwen3_5MoeForConditionalGeneration"}));
+  EXPECT_TRUE(
+      refuses(tiny("qwen3_5", "Qwen3_5ForConditionalGeneration"), Code::bad_file, {"'text_config' is missing"}));
+  EXPECT_TRUE(refuses(picture_model(llama()), Code::bad_file, {"'text_config.model_type'", "qwen3_5_text"}));
+  EXPECT_TRUE(refuses(picture_model(qwen35(), R"({"tie_word_embeddings":false})"), Code::bad_file, {"contradict"}));
+  EXPECT_TRUE(refuses(picture_model(qwen35(), R"({"logits_scaling":8.0})"), Code::unsupported, {"logits_scaling"}));
+  EXPECT_TRUE(refuses(picture_model(qwen35(), R"({"quantization_config":{"quant_method":"fp8"}})"), Code::unsupported,
+                      {"'fp8'"}));
+  Report report;
+  spec_of(picture_model(qwen35(), R"({"new_key":1})"), report);
+  EXPECT_TRUE(reports(report, {"'new_key'", "not used"}));
+}
+
 class EndIds : public testing::Test {
  protected:
   ModelSpec read(const Json& config, std::string_view generation = {}, std::string_view tokenizer_config = {},

@@ -9,6 +9,7 @@
 #include "engine/model.h"
 #include "loaders/hf_config.h"
 #include "loaders/json_file.h"
+#include "loaders/tensor_match.h"
 #include "tests/loaders/write_safetensors.h"
 #include "tests/support/test_data.h"
 
@@ -52,8 +53,7 @@ inline std::vector<WrittenTensor> tiny_tensors(const ModelSpec& spec, const std:
   std::vector<WrittenTensor> tensors;
   unsigned seed = 1;
   for (const TensorRow& row : tensors_of(spec)) {
-    WrittenTensor tensor{row.name, dtype, {row.rows, row.columns}, {}};
-    if (row.role == TensorRole::vector) tensor.shape = {row.columns};
+    WrittenTensor tensor{row.name, dtype, loaders::shape_in_files(row), {}};
     tensor.values = gaussian_values(static_cast<std::size_t>(row.rows * row.columns), seed++);
     tensors.push_back(std::move(tensor));
   }
