@@ -10,8 +10,8 @@
 /// config.json (and the small files beside it) of a Hugging Face folder to a ModelSpec.
 ///
 /// Families: llama (Llama 1 to 3.x, SmolLM, TinyLlama), qwen2 (Qwen2, Qwen2.5), qwen3, mistral, qwen3_5 (the text model
-/// of Qwen3.5, alone or inside a picture model's text_config), and the same without their head ("Qwen2Model"). A value is
-/// taken from the config first, from the family's default in transformers second, worked out from others last; every
+/// of Qwen3.5, alone or inside a picture model's text_config), and the same without their head ("Qwen2Model"). A value
+/// is taken from the config first, from the family's default in transformers second, worked out from others last; every
 /// default taken and every key ignored leaves a sentence in the report. What would change the maths and is not
 /// implemented is refused by name: Error(unsupported). Contradictions and absurd numbers: Error(bad_file).
 namespace duet::loaders {
