@@ -19,6 +19,12 @@ struct EncodedRow {
 };
 using EncoderBatch = std::vector<EncodedRow>;
 
+/// Rows of a decoder behind its final norm, for a head of another kind than the vocabulary's.
+struct HiddenRows {
+  std::vector<int> positions;    ///< In the prompt, ascending, at least one.
+  std::vector<float> rows = {};  ///< [positions.size(), hidden] once the request has ended well.
+};
+
 /// A request as the runtime takes it: `duet::Request` with its model looked up and its text turned into ids. Fields
 /// mean what they mean there.
 struct TokenRequest {
@@ -38,6 +44,9 @@ struct TokenRequest {
   /// Rows for an encoder, run together as one step, which writes its results into them; null: a prompt to answer. The
   /// worker alone touches them until the request has ended.
   std::shared_ptr<EncoderBatch> batch;
+  /// Rows to read instead of an answer: nothing is sampled, and the request ends with the prompt's last token. Touched
+  /// like `batch`. A decoder's; max_tokens, sampling, stop and lengths do not matter.
+  std::shared_ptr<HiddenRows> readout;
 };
 
 }  // namespace duet

@@ -54,6 +54,25 @@ void check_rows(const EncoderBatch& rows, const ModelSpec& spec, const std::stri
                                              row.ids.size(), model, spec.max_position_tokens));
 }
 
+/// The prompt of a request that reads rows: never cut.
+std::vector<PromptPiece> whole_prompt(TokenRequest& request, const PlannedModel& planned) {
+  const std::size_t tokens = request.prompt_ids.size();
+  if (tokens > static_cast<std::size_t>(planned.max_context_tokens))
+    throw Error(Code::no_room,
+                fmt::format("The prompt has {} tokens; the longest sequence of model \"{}\" is {} tokens", tokens,
+                            planned.name, planned.max_context_tokens));
+  request.max_tokens = 0;
+  return {{.begin = 0, .end = tokens}};
+}
+
+void check_readout(const HiddenRows& readout, std::size_t prompt_tokens) {
+  const auto& positions = readout.positions;
+  const bool ascending = std::is_sorted(positions.begin(), positions.end(), std::less_equal<>());
+  if (positions.empty() || !ascending || positions.front() < 0 ||
+      static_cast<std::size_t>(positions.back()) >= prompt_tokens)
+    refuse("The positions of rows to read are not ascending positions of the prompt");
+}
+
 void check_request(const TokenRequest& request, const ModelSpec& spec, const RuntimeModel& model,
                    const std::string& name) {
   check_deadline(request);
@@ -66,12 +85,13 @@ void check_request(const TokenRequest& request, const ModelSpec& spec, const Run
     if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= spec.vocabulary)
       refuse(fmt::format("Token {} of the prompt is {}; the model's vocabulary has {}", i, request.prompt_ids[i],
                          spec.vocabulary));
+  if (!std::isfinite(request.adapter_scale)) refuse(fmt::format("adapter_scale is {}", request.adapter_scale));
+  if (request.readout != nullptr) return check_readout(*request.readout, request.prompt_ids.size());
   if (request.max_tokens < 1) refuse(fmt::format("max_tokens is {}", request.max_tokens), "Give 1 or more");
   if (request.max_length_tokens < 1)
     refuse(fmt::format("max_length_tokens is {}", request.max_length_tokens), "Give 1 or more");
   if (request.logprobs < 0 || request.logprobs > kMaxLogprobs)
     refuse(fmt::format("logprobs is {}", request.logprobs), fmt::format("Give 0 to {}", kMaxLogprobs));
-  if (!std::isfinite(request.adapter_scale)) refuse(fmt::format("adapter_scale is {}", request.adapter_scale));
   if (const std::string sentence = check_sampling(request.sampling, spec.vocabulary); !sentence.empty())
     refuse(sentence);
   if (const std::string sentence = check_stop_strings(request.stop); !sentence.empty()) refuse(sentence);
@@ -239,7 +259,10 @@ void Runtime::Impl::prepare(Sequence& sequence, TokenRequest request) const {
     sequence.request.adapter = "none";
     return;
   }
-  sequence.pieces = cut_prompt(sequence.request, planned.name, planned.max_context_tokens, sequence.answer.cut);
+  if (sequence.request.readout != nullptr)
+    sequence.pieces = whole_prompt(sequence.request, planned);
+  else
+    sequence.pieces = cut_prompt(sequence.request, planned.name, planned.max_context_tokens, sequence.answer.cut);
   sequence.answer.tokens.reserve(static_cast<std::size_t>(sequence.request.max_tokens) * sequence.pieces.size());
   begin_piece(sequence, 0, models_[index].tokenizer.get());
   std::string& adapter = sequence.request.adapter;

@@ -203,10 +203,12 @@ void Worker::hold_pages(Sequence& sequence) {
     sequence.state_slot = states.back();
     states.pop_back();
   }
-  // The last token is always computed: its logits choose the next one.
+  // What is read of the prompt is always computed: the last token, whose logits choose the next one, or rows.
+  const HiddenRows* readout = sequence.request.readout.get();
+  const std::size_t reusable =
+      readout == nullptr ? sequence.tokens.size() - 1 : static_cast<std::size_t>(readout->positions.front());
   if (reuses_prefixes(sequence))
-    cache_.match(sequence.identity, std::span(sequence.tokens).first(sequence.tokens.size() - 1), model.tokens_per_page,
-                 sequence.pages);
+    cache_.match(sequence.identity, std::span(sequence.tokens).first(reusable), model.tokens_per_page, sequence.pages);
   sequence.remembered_pages = static_cast<std::int64_t>(sequence.pages.size());
   sequence.computed_tokens = sequence.remembered_pages * model.tokens_per_page;
   while (static_cast<std::int64_t>(sequence.pages.size()) < pages) sequence.pages.push_back(cache_.take());

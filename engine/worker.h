@@ -64,7 +64,8 @@ class Worker {
   void encode(Sequence& sequence);
   void decode();
   void decode_one_by_one();
-  StepSequence step_of(Sequence& sequence, std::int64_t count) const;
+  StepSequence step_of(Sequence& sequence, std::int64_t count);
+  void add_readout(Sequence& sequence, std::int64_t count, StepSequence& step);
   void take_outcome(Sequence& sequence, std::int64_t count, const StepOutcome& outcome);
   void fail_by_exception(Sequence& sequence);
   void fail_non_finite(Sequence& sequence, std::int64_t count, int layer);
@@ -98,6 +99,7 @@ class Worker {
   Sequences batch_;
   std::vector<StepSequence> batch_steps_;
   std::vector<StepOutcome> outcomes_;
+  std::vector<int> hidden_rows_;
 
   Counters counters_;
 };

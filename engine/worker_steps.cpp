@@ -43,7 +43,23 @@ void Worker::step_model(int model) {
     decode();
 }
 
-StepSequence Worker::step_of(Sequence& sequence, std::int64_t count) const {
+/// Rows that the request reads among the next `count` tokens.
+void Worker::add_readout(Sequence& sequence, std::int64_t count, StepSequence& step) {
+  HiddenRows& readout = *sequence.request.readout;
+  const auto hidden =
+      static_cast<std::size_t>(plan_.bases[static_cast<std::size_t>(planned(sequence).base)].spec.hidden);
+  const std::int64_t first = sequence.computed_tokens;
+  readout.rows.resize(readout.positions.size() * hidden);
+  const auto begin = std::lower_bound(readout.positions.begin(), readout.positions.end(), first);
+  hidden_rows_.clear();
+  for (auto position = begin; position != readout.positions.end() && *position < first + count; ++position)
+    hidden_rows_.push_back(static_cast<int>(*position - first));
+  step.sample = false;
+  step.hidden_rows = hidden_rows_;
+  step.hidden = readout.rows.data() + static_cast<std::size_t>(begin - readout.positions.begin()) * hidden;
+}
+
+StepSequence Worker::step_of(Sequence& sequence, std::int64_t count) {
   const RuntimeModel& model = models_[static_cast<std::size_t>(sequence.request.model)];
   const auto first = static_cast<std::size_t>(sequence.computed_tokens);
   StepSequence step;
@@ -59,6 +75,7 @@ StepSequence Worker::step_of(Sequence& sequence, std::int64_t count) const {
                 .history = sequence.tokens,
                 .draw = static_cast<std::uint64_t>(sequence.generated()),
                 .logprobs = sequence.request.logprobs};
+  if (sequence.request.readout != nullptr) add_readout(sequence, count, step);
   return step;
 }
 
@@ -155,13 +172,15 @@ void Worker::decode_one_by_one() {
 void Worker::take_outcome(Sequence& sequence, std::int64_t count, const StepOutcome& outcome) {
   ++sequence.steps;
   const int layers = plan_.bases[static_cast<std::size_t>(planned(sequence).base)].spec.layers;
-  const bool sampled = sequence.computed_tokens + count == static_cast<std::int64_t>(sequence.tokens.size());
+  const bool last = sequence.computed_tokens + count == static_cast<std::int64_t>(sequence.tokens.size());
+  const bool sampled = last && sequence.request.readout == nullptr;
   if (!outcome.finite || (sampled && !outcome.sampled.finite)) {
     fail_non_finite(sequence, count, outcome.finite ? layers : outcome.bad_layer);
     return;
   }
   sequence.computed_tokens += count;
   remember_full_pages(sequence);
+  if (last && !sampled) return end(sequence);
   if (!sampled) return;
 
   const RuntimeModel& model = models_[static_cast<std::size_t>(sequence.request.model)];

@@ -80,6 +80,37 @@ DecisionProblem problem_of(const DecisionRequest& request) {
   return problem;
 }
 
+namespace {
+
+/// What is known of an answer before a model saw the question.
+DecisionAnswer blank_answer(const Question& question, const ModelParts& model, std::string (*shown)(const JsonValue&)) {
+  DecisionAnswer answer;
+  answer.question = question.name;
+  answer.kind = question.kind;
+  answer.model = model.name;
+  for (const QuestionOption& option : question.options) {
+    answer.labels.push_back(option.label);
+    const bool described = option.description.kind != JsonValue::Kind::null;
+    answer.descriptions.push_back(described ? shown(option.description) : std::string());
+  }
+  return answer;
+}
+
+/// What logits say.
+void complete(std::span<const float> logits, double temperature, std::string_view what, DecisionAnswer& answer) {
+  answer.probabilities = option_probabilities(logits, temperature, what);
+  answer.choice = most_probable(answer.probabilities);
+  answer.score = answer.kind == QuestionKind::choice ? 0 : mean_level(answer.probabilities);
+  const Confidences sure = confidences_of(answer.probabilities);
+  answer.confidence = {.largest = sure.largest, .entropy = sure.entropy, .linear = sure.linear, .spread = sure.spread};
+}
+
+std::string asked_of(const DecisionAnswer& answer, const ModelParts& model) {
+  return fmt::format("Question {} to model {}", quote(answer.question), quote(model.name));
+}
+
+}  // namespace
+
 LayaQuestions prepare_laya(const DecisionProblem& problem, const ModelParts& model) {
   const LayaParts& laya = *model.laya;
   const Tokenizer& tokenizer = tokenizer_of(model);
@@ -90,15 +121,7 @@ LayaQuestions prepare_laya(const DecisionProblem& problem, const ModelParts& mod
     if (question.instructions.kind == JsonValue::Kind::null)
       refuse(fmt::format("The question {} has no instructions", quote(question.name)), "Laya needs them");
     LayaRow row = laya_row(tokenizer, laya.tokens, laya.settings.budget, question, state, keep_newest);
-    DecisionAnswer answer;
-    answer.question = question.name;
-    answer.kind = question.kind;
-    for (const QuestionOption& option : question.options) {
-      answer.labels.push_back(option.label);
-      const bool described = option.description.kind != JsonValue::Kind::null;
-      answer.descriptions.push_back(described ? laya_text(option.description) : std::string());
-    }
-    answer.model = model.name;
+    DecisionAnswer answer = blank_answer(question, model, laya_text);
     answer.state_tokens = row.state_tokens;
     answer.state_tokens_kept = row.state_tokens_kept;
     answer.distinct_options = row.distinct_options;
@@ -110,27 +133,57 @@ LayaQuestions prepare_laya(const DecisionProblem& problem, const ModelParts& mod
   return all;
 }
 
-namespace {
-
-DecisionConfidence public_confidence(const Confidences& sure) {
-  return {.largest = sure.largest, .entropy = sure.entropy, .linear = sure.linear, .spread = sure.spread};
-}
-
-}  // namespace
-
 void answer_laya(const ModelParts& model, LayaQuestions& questions) {
   for (std::size_t i = 0; i < questions.rows.size(); ++i) {
     const EncodedRow& row = questions.rows[i];
     DecisionAnswer& answer = questions.answers[i];
-    const std::string what = fmt::format("Question {} to model {}", quote(answer.question), quote(model.name));
-    answer.probabilities = option_probabilities(
-        row.option_logits, model.laya->settings.calibration.of(answer.kind, answer.labels.size()), what);
-    answer.choice = most_probable(answer.probabilities);
-    answer.score = answer.kind == QuestionKind::choice ? 0 : mean_level(answer.probabilities);
-    answer.confidence = public_confidence(confidences_of(answer.probabilities));
+    const std::string what = asked_of(answer, model);
+    complete(row.option_logits, model.laya->settings.calibration.of(answer.kind, answer.labels.size()), what, answer);
     answer.confidence.published =
         answer.kind == QuestionKind::noul ? answer.confidence.largest : answer.confidence.entropy;
     answer.act_probability = option_probabilities(row.act_logits, 1.0, what)[0];
+  }
+}
+
+KevQuestions prepare_kev(const DecisionProblem& problem, const ModelParts& model, const std::string& adapter,
+                         std::shared_ptr<const PointerHead> head) {
+  const KevParts& kev = *model.kev;
+  const Tokenizer& tokenizer = tokenizer_of(model);
+  KevQuestions all;
+  all.head = std::move(head);
+  all.state_ids = kev_state_ids(tokenizer, kev.tokens, kev.budget, problem.state);
+  const auto state_tokens = static_cast<std::int64_t>(all.state_ids.size());
+  all.input_tokens = state_tokens;
+  for (const Question& question : problem.questions) {
+    const KevRow row = kev_row(tokenizer, kev.tokens, kev.budget, question, state_tokens);
+    DecisionAnswer answer = blank_answer(question, model, kev_text);
+    answer.state_tokens = answer.state_tokens_kept = state_tokens;
+    answer.distinct_options = static_cast<int>(answer.labels.size());
+    all.answers.push_back(std::move(answer));
+    TokenRequest request;
+    request.adapter = adapter;
+    request.prompt_ids = all.state_ids;
+    request.prompt_ids.insert(request.prompt_ids.end(), row.branch_ids.begin(), row.branch_ids.end());
+    request.readout = std::make_shared<HiddenRows>();
+    request.readout->positions = row.closes;
+    request.readout->positions.push_back(row.decide);
+    all.input_tokens += static_cast<std::int64_t>(row.branch_ids.size());
+    all.requests.push_back(std::move(request));
+  }
+  return all;
+}
+
+void answer_kev(const ModelParts& model, KevQuestions& questions) {
+  const auto hidden = static_cast<std::size_t>(questions.head->hidden);
+  std::vector<float> logits;
+  for (std::size_t i = 0; i < questions.requests.size(); ++i) {
+    DecisionAnswer& answer = questions.answers[i];
+    const std::span<const float> rows = questions.requests[i].readout->rows;
+    logits.resize(answer.labels.size());
+    pointer_logits(*questions.head, rows.last(hidden), rows.first(rows.size() - hidden), logits);
+    complete(logits, questions.head->temperature, asked_of(answer, model), answer);
+    answer.confidence.published =
+        answer.kind == QuestionKind::score ? answer.confidence.spread : answer.confidence.linear;
   }
 }
 

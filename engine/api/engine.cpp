@@ -128,9 +128,12 @@ class Engine::Impl {
     options.models = {{.name = model_name, .path = "-", .adapters = {adapter}}};
     api::check_options(options);
     const auto source = loaders::open_adapter(adapter.path, parts(model).spec, model_name);
+    std::vector<std::string> notes;
+    auto head = api::read_kev_head(parts(model), opened_.plan.bases[base_of(model)].path, adapter.path, notes);
     opened_.runtime->load_adapter(model, adapter.name, *source, adapter.scale);
     const std::lock_guard lock(mutex_);
     adapters(model).push_back(adapter.name);
+    if (head != nullptr) heads(model)[adapter.name] = std::move(head);
   }
 
   void drop_adapter(const std::string& model_name, const std::string& adapter) {
@@ -139,6 +142,7 @@ class Engine::Impl {
     opened_.runtime->drop_adapter(model, adapter);
     const std::lock_guard lock(mutex_);
     std::erase(adapters(model), adapter);
+    heads(model).erase(adapter);
   }
 
   const api::ModelParts& model(const std::string& name) const { return parts(api::find_model(opened_.models, name)); }
@@ -146,6 +150,10 @@ class Engine::Impl {
 
  private:
   const api::ModelParts& parts(int model) const { return opened_.models[static_cast<std::size_t>(model)]; }
+  api::KevHeads& heads(int model) { return opened_.heads[static_cast<std::size_t>(model)]; }
+  std::size_t base_of(int model) const {
+    return static_cast<std::size_t>(opened_.plan.models[static_cast<std::size_t>(model)].base);
+  }
   std::vector<std::string>& adapters(int model) { return opened_.adapters[static_cast<std::size_t>(model)]; }
 
   TokenRequest prepared(const Request& request) {
@@ -172,9 +180,7 @@ class Engine::Impl {
   Decision ask_model(const DecisionRequest& request, const std::string& name, const DecisionProblem& problem) {
     const int index = api::find_model(opened_.models, name);
     const api::ModelParts& model = parts(index);
-    if (!model.laya)
-      throw Error(Code::unsupported, "Model '" + model.name + "' writes text and has no decision head",
-                  "Ask it with run, or name a decision model");
+    if (!model.laya) return ask_kev(request, index, problem);
     Decision decision;
     if (problem.questions.empty()) return decision;
     api::LayaQuestions questions = api::prepare_laya(problem, model);
@@ -189,6 +195,51 @@ class Engine::Impl {
     questions.rows = std::move(*batch);
     api::answer_laya(model, questions);
     for (const EncodedRow& row : questions.rows) decision.input_tokens += static_cast<std::int64_t>(row.ids.size());
+    decision.answers = std::move(questions.answers);
+    return decision;
+  }
+
+  /// The first question computes the state, whose pages the others then find.
+  Decision ask_kev(const DecisionRequest& request, int index, const DecisionProblem& problem) {
+    const api::ModelParts& model = parts(index);
+    std::string adapter;
+    std::shared_ptr<const PointerHead> head;
+    {
+      const std::lock_guard lock(mutex_);
+      adapter = adapters(index).empty() ? "none" : adapters(index).front();
+      const auto found = heads(index).find(adapter);
+      if (found != heads(index).end()) head = found->second;
+    }
+    if (head == nullptr)
+      throw Error(Code::unsupported, "Model '" + model.name + "' writes text and has no decision head",
+                  "Ask it with run, or name a decision model");
+    if (problem.questions.empty()) return {};
+    api::KevQuestions questions = api::prepare_kev(problem, model, adapter, std::move(head));
+    Decision decision;
+    decision.input_tokens = questions.input_tokens;
+    std::vector<Ticket> tickets;
+    const auto take = [&](Ticket ticket) {
+      Answer answer = wait(ticket);
+      if (answer.code == Code::ok || decision.code != Code::ok) return;
+      decision.code = answer.code;
+      decision.message = std::move(answer.message);
+    };
+    for (std::size_t i = 0; i < questions.requests.size(); ++i) {
+      TokenRequest ready = questions.requests[i];
+      ready.model = index;
+      ready.priority = request.priority;
+      ready.deadline = request.deadline;
+      const Ticket ticket = submit_ready(std::move(ready));
+      if (i > 0) {
+        tickets.push_back(ticket);
+        continue;
+      }
+      take(ticket);
+      if (decision.code != Code::ok) return decision;
+    }
+    for (const Ticket ticket : tickets) take(ticket);
+    if (decision.code != Code::ok) return decision;
+    api::answer_kev(model, questions);
     decision.answers = std::move(questions.answers);
     return decision;
   }

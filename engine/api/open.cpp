@@ -11,6 +11,7 @@
 #include "cuda/cuda_backend.h"
 #include "loaders/chat_template_detect.h"
 #include "loaders/json_file.h"
+#include "loaders/kev_checkpoint.h"
 #include "loaders/loaders.h"
 #include "loaders/tokenizer_json.h"
 
@@ -198,6 +199,24 @@ LayaParts read_laya_parts(const std::string& path, const Tokenizer& tokenizer) {
       loaders::parse_laya_settings(text(loaders::kLayaAgentFile), fmt::format("{}/{}", path, loaders::kLayaAgentFile))};
 }
 
+/// Empty for a tokenizer without Kev's markers.
+std::optional<KevParts> read_kev_parts(const Tokenizer& tokenizer, const ModelSpec& spec) {
+  for (const std::string_view marker : kKevMarkers)
+    if (!tokenizer.id_of(marker)) return std::nullopt;
+  return KevParts{kev_tokens(tokenizer, "the tokenizer"), kev_budget(spec.max_position_tokens)};
+}
+
+KevHeads read_kev_heads(const ModelHeader& header, const ModelParts& parts, std::vector<std::string>& notes) {
+  KevHeads heads;
+  const ModelOptions& options = *header.options;
+  const auto add = [&](const std::string& name, const std::string& folder) {
+    if (auto head = read_kev_head(parts, options.path, folder, notes)) heads.emplace(name, std::move(head));
+  };
+  add("none", options.path);
+  for (const AdapterOptions& adapter : options.adapters) add(adapter.name, adapter.path);
+  return heads;
+}
+
 ModelParts read_parts(const ModelHeader& header, std::vector<std::string>& notes) {
   const ModelOptions& options = *header.options;
   ModelParts parts;
@@ -221,6 +240,7 @@ ModelParts read_parts(const ModelHeader& header, std::vector<std::string>& notes
     parts.chat_template_problem = "it is an encoder, which answers typed questions. Ask it with decide";
     return parts;
   }
+  parts.kev = read_kev_parts(*parts.tokenizer, header.spec);
   try {
     parts.chat_template = loaders::load_chat_template(options.path, options.chat_template);
   } catch (const Error& error) {
@@ -367,6 +387,20 @@ void check_options(const Options& options) {
   check_positive("prefill_chunk_tokens", options.prefill_chunk_tokens, 1);
 }
 
+std::shared_ptr<const PointerHead> read_kev_head(const ModelParts& model, const std::string& base_path,
+                                                 const std::string& folder, std::vector<std::string>& notes) {
+  if (!loaders::is_kev_folder(folder)) return nullptr;
+  loaders::KevCheckpoint checkpoint = loaders::read_kev_checkpoint(folder, notes);
+  loaders::check_kev_base(checkpoint, model.spec, base_path);
+  if (!model.kev)
+    throw Error(Code::bad_file,
+                fmt::format("'{}' is a Kev, and the tokenizer of '{}' lacks its markers ({}, ...)", folder, base_path,
+                            kKevMarkers[0]),
+                "Name the base that this Kev was trained on");
+  (void)loaders::load_kev_tokenizer(base_path, folder, notes);  // Says so when the folder has another one.
+  return std::make_shared<const PointerHead>(std::move(checkpoint.head));
+}
+
 Plan plan_engine(const Options& options) {
   check_options(options);
   return plan_for(options, read_models(options, true), choose_device(options).facts);
@@ -383,6 +417,7 @@ OpenedEngine open_engine(const Options& options) {
   std::vector<RuntimeModel> runtime_models;
   for (std::size_t i = 0; i < headers.size(); ++i) {
     engine.models.push_back(read_parts(headers[i], notes[i]));
+    engine.heads.push_back(read_kev_heads(headers[i], engine.models[i], notes[i]));
     runtime_models.push_back(runtime_model(engine.models[i], options.models[i]));
   }
 

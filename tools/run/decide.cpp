@@ -44,7 +44,14 @@ Json questions_json(const std::vector<DecisionQuestion>& questions) {
   return all;
 }
 
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+/// JSON text. Throws Error(invalid_argument), naming `what`, when a string in it is not valid UTF-8.
+std::string text_of(const Json& json, std::string_view what) {
+  try {
+    return json.dump();
+  } catch (const Json::exception&) {
+    throw Error(Code::invalid_argument, fmt::format("Not valid UTF-8: {}", what), "Save or type it as UTF-8");
+  }
+}
 
 /// Texts are put together, not parsed and printed again: numbers in a state keep their spelling.
 std::string request_json(const std::string& state_json, const std::string& questions_json_text) {
@@ -58,7 +65,7 @@ class Deciding {
     if (!options.decide.questions_file.empty())
       questions_ = loaders::read_text_file(options.decide.questions_file, kLargestState);
     else if (!options.decide.questions.empty())
-      questions_ = text_of(questions_json(options.decide.questions));
+      questions_ = text_of(questions_json(options.decide.questions), "a question");
   }
 
   Code run() {
@@ -70,11 +77,11 @@ class Deciding {
  private:
   std::string state_json() const {
     const DecideOptions& own = options_.decide;
-    if (own.state_given) return text_of(Json(own.state));
+    if (own.state_given) return text_of(Json(own.state), "the state");
     if (own.state_file.empty())
-      return text_of(Json(LineReader("-", "what is piped in", &interrupts_).rest(kLargestState)));
+      return text_of(Json(LineReader("-", "what is piped in", &interrupts_).rest(kLargestState)), "standard input");
     std::string text = loaders::read_text_file(own.state_file, kLargestState);
-    return own.state_file.ends_with(".json") ? text : text_of(Json(text));
+    return own.state_file.ends_with(".json") ? text : text_of(Json(text), own.state_file);
   }
 
   Decision decide(std::string json) {
@@ -108,8 +115,9 @@ class Deciding {
     LineReader lines(options_.decide.states_file, "--states", &interrupts_);
     Code first_failure = Code::ok;
     for (std::string line; lines.next(line) && !interrupts_.pending();) {
-      const Code code = show(decide(request_json(text_of(Json(line)), questions_)),
-                             fmt::format("{}. {}\n", lines.line_number(), without_controls(line)));
+      const Code code =
+          show(decide(request_json(text_of(Json(line), fmt::format("line {}", lines.line_number())), questions_)),
+               fmt::format("{}. {}\n", lines.line_number(), without_controls(line)));
       if (first_failure == Code::ok) first_failure = code;
     }
     return interrupts_.pending() ? Code::cancelled : first_failure;
