@@ -143,8 +143,9 @@ void refuse_unsupported_keys(const JsonObject& config, bool hybrid, std::vector<
 }
 
 void refuse_unsupported_wrapper_keys(const JsonObject& wrapper, std::vector<std::string>& report) {
-  for (const auto& [key, value] : wrapper.json().get_ref<const Json::object_t&>()) {
-    const std::string& name = key;
+  for (const auto& entry : wrapper.json().get_ref<const Json::object_t&>()) {
+    const std::string& name = entry.first;
+    const Json& value = entry.second;
     if (contains(kWrapperKeys, name) || value.is_null()) continue;
     const bool maths = std::any_of(kMathsKeys.begin(), kMathsKeys.end(), [&](const MathsKey& row) {
       return row.key == name && !is_neutral(value, row.neutral);

@@ -90,7 +90,7 @@ void read_encoder(const JsonObject& config, ModelSpec& spec) {
 
 /// A missing file is an Error that says what a Laya folder holds.
 JsonObject agent_of(const Json& json, const std::string& source) {
-  const JsonObject agent(json, source);
+  JsonObject agent(json, source);
   if (!agent.has("encoder")) agent.refuse("encoder", "the name of the encoder that Laya was trained on");
   return agent;
 }

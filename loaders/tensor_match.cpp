@@ -97,17 +97,17 @@ class UnusedTensors {
   }
 
   void add(const std::string& name) {
+    const int layer = layer_of(name);
+    const bool only_known = spec_.kind == ModelKind::encoder && name != kDeadTemperature;
     if (is_buffer(name)) {
       buffers_.push_back(name);
     } else if (name == kHeadWeight) {
       tied_head_ = true;
     } else if (spec_.is_hybrid() && is_beside_text(name)) {
       beside_text_.push_back(name);
-    } else if (spec_.kind == ModelKind::encoder && name != kDeadTemperature) {
-      refused_.push_back(name);
-    } else if (const int layer = layer_of(name); layer >= spec_.layers) {
+    } else if (!only_known && layer >= spec_.layers) {
       beyond_.push_back(name);
-    } else if (layer >= 0 || modules_.contains(module_of(name)) || spec_.is_hybrid()) {
+    } else if (only_known || layer >= 0 || modules_.contains(module_of(name)) || spec_.is_hybrid()) {
       refused_.push_back(name);
     } else {
       unknown_.push_back(name);
