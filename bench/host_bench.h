@@ -11,7 +11,7 @@ namespace duet::bench {
 struct HostBenchOptions {
   std::string checkpoint;                  ///< Folder or packed file; empty: `synthetic`.
   std::string synthetic = "qwen2.5-0.5b";  ///< Random weights of a real shape, made in memory.
-  WeightOptions weights;
+  WeightOptions weights = {.linear = WeightType::as_stored};
   std::string adapter;  ///< PEFT folder, or empty.
   int threads = 0;      ///< 0: all cores.
   int prompt_tokens = 128;

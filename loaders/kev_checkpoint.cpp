@@ -200,6 +200,12 @@ bool is_kev_folder(const fs::path& folder) {
   return has_kev_head(folder) && (is_there(folder / kAdapterConfig) || is_there(folder / kModelConfig));
 }
 
+bool is_kev(const ModelOptions& options) {
+  return is_kev_folder(options.path) ||
+         std::any_of(options.adapters.begin(), options.adapters.end(),
+                     [](const AdapterOptions& adapter) { return is_kev_folder(adapter.path); });
+}
+
 KevCheckpoint read_kev_checkpoint(const fs::path& folder, std::vector<std::string>& report) {
   const KevHeadFile file = read_kev_head_file(folder, report);
   refuse_unsupported(file);

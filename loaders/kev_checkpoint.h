@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "duet/engine.h"
 #include "engine/model.h"
 #include "engine/pointer_head.h"
 #include "engine/tokenizer.h"
@@ -33,6 +34,9 @@ struct KevCheckpoint {
 
 /// There is a head, and an adapter_config.json or a config.json.
 bool is_kev_folder(const std::filesystem::path& folder);
+
+/// The model itself, or one of its adapters, is a Kev.
+bool is_kev(const ModelOptions& options);
 
 /// Throws Error(not_found, bad_file) for what is missing, contradicts itself or contradicts what lies in the folder;
 /// Error(unsupported), naming the field, for option_isolation and special_embeddings; Error(non_finite).

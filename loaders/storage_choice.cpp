@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "duet/error.h"
 #include "engine/quant_blocks.h"
@@ -28,12 +29,33 @@ Storage storage_of(WeightType type) {
       return Storage::nf4;
     case WeightType::fp4:
       return Storage::fp4;
+    case WeightType::automatic:
     case WeightType::as_stored:
     case WeightType::f32:
       break;
   }
   return Storage::f32;
 }
+
+WeightType type_of(Storage storage) {
+  switch (storage) {
+    case Storage::f32:
+      break;
+    case Storage::f16:
+      return WeightType::f16;
+    case Storage::bf16:
+      return WeightType::bf16;
+    case Storage::int8:
+      return WeightType::int8;
+    case Storage::nf4:
+      return WeightType::nf4;
+    case Storage::fp4:
+      return WeightType::fp4;
+  }
+  return WeightType::f32;
+}
+
+bool keeps_what_is_stored(WeightType type) { return type == WeightType::as_stored || type == WeightType::automatic; }
 
 bool is_4bit(WeightType type) { return type == WeightType::nf4 || type == WeightType::fp4; }
 
@@ -57,12 +79,22 @@ StorageSpec asked_spec(WeightType type, const WeightOptions& options) {
 }  // namespace
 
 std::string_view name_of(WeightType type) {
+  if (type == WeightType::automatic) return "auto";
   return type == WeightType::as_stored ? "as-stored" : name_of(storage_of(type));
+}
+
+WeightType main_weight_type(const std::vector<WeightTensor>& tensors) {
+  std::map<Storage, std::int64_t> elements;
+  for (const WeightTensor& tensor : tensors)
+    if (tensor.row.role == TensorRole::linear) elements[tensor.storage.storage] += tensor.row.rows * tensor.row.columns;
+  const auto most = std::max_element(elements.begin(), elements.end(),
+                                     [](const auto& one, const auto& other) { return one.second < other.second; });
+  return most == elements.end() ? WeightType::f32 : type_of(most->first);
 }
 
 void check_options(const WeightOptions& options) {
   for (const WeightType type : all_types(options)) {
-    if (type == WeightType::as_stored) continue;
+    if (keeps_what_is_stored(type)) continue;
     const StorageSpec spec = asked_spec(type, options);
     if (!is_quantised(spec.storage) || is_legal_block_size(spec.storage, spec.block_size)) continue;
     throw Error(Code::invalid_argument,
@@ -77,7 +109,7 @@ StorageSpec chosen_storage(const TensorRow& row, const StorageSpec& stored, cons
   // What was quantised elsewhere keeps the numbers it has left.
   if (row.role == TensorRole::decision) return is_quantised(stored.storage) ? StorageSpec{} : stored;
   const WeightType asked = asked_of(row.role, options);
-  if (asked == WeightType::as_stored) return stored;
+  if (keeps_what_is_stored(asked)) return stored;
   const StorageSpec wanted = asked_spec(asked, options);
   if (!is_quantised(stored.storage) || !is_quantised(wanted.storage)) return wanted;
   if (wanted.storage == stored.storage) return stored;
@@ -88,7 +120,7 @@ StorageSpec chosen_storage(const TensorRow& row, const StorageSpec& stored, cons
 }
 
 void note_ignored_options(const WeightOptions& options, bool tied_head, std::vector<std::string>& report) {
-  if (tied_head && options.head != WeightType::as_stored && options.head != options.embedding)
+  if (tied_head && !keeps_what_is_stored(options.head) && options.head != options.embedding)
     report.push_back(
         fmt::format("The head is tied to the embedding: {} asked for the head has no effect, the embedding's "
                     "{} rules both",

@@ -34,7 +34,7 @@ struct Arguments {
   std::string format = "packed";
   int lora_rank = 0;
   std::uint64_t seed = 1;
-  WeightOptions weights;
+  WeightOptions weights = {.linear = WeightType::as_stored};
   bool force = false;
   bool quiet = false;
 };

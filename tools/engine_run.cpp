@@ -4,7 +4,9 @@
 #include <exception>
 
 #include "duet/engine.h"
+#include "loaders/kev_checkpoint.h"
 #include "loaders/mapped_file.h"
+#include "loaders/storage_choice.h"
 #include "tools/run/batch.h"
 #include "tools/run/decide.h"
 #include "tools/run/evaluate.h"
@@ -40,6 +42,26 @@ Engine open_with_bar(const RunOptions& options) {
   return Engine::open(engine);
 }
 
+/// "laya bf16, kev int8"
+std::string weights_text(const Engine& engine, const RunOptions& options) {
+  std::string text;
+  for (const ModelOptions& model : options.engine.models)
+    text +=
+        fmt::format("{}{} {}", text.empty() ? "" : ", ", model.name, loaders::name_of(engine.weight_type(model.name)));
+  return text;
+}
+
+void warn_of_4bit_kevs(const Engine& engine, const RunOptions& options) {
+  for (const ModelOptions& model : options.engine.models) {
+    const WeightType type = engine.weight_type(model.name);
+    if ((type == WeightType::nf4 || type == WeightType::fp4) && loaders::is_kev(model))
+      print_remark(
+          fmt::format("{} is held in {}: its probabilities move more than in int8, a Kev's default "
+                      "(docs/typed-decisions.md, Weights)",
+                      model.name, loaders::name_of(type)));
+  }
+}
+
 Engine open(const RunOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   Engine engine = open_with_bar(options);
@@ -47,8 +69,10 @@ Engine open(const RunOptions& options) {
   if (options.verbose) {
     print_remark(engine.load_report());
   } else if (!options.quiet) {
-    print_remark(fmt::format("loaded in {:.1f} s on {}", seconds, engine.device_name()));
+    print_remark(
+        fmt::format("loaded in {:.1f} s on {}: {}", seconds, engine.device_name(), weights_text(engine, options)));
   }
+  if (!options.quiet) warn_of_4bit_kevs(engine, options);
   return engine;
 }
 

@@ -147,7 +147,7 @@ duet_code duet_options_set_weights(duet_options* options, const char* model, due
                                    duet_weight_type head, duet_weight_type embedding, int block_size,
                                    int double_quant) {
   const auto type = [](duet_weight_type value) {
-    return checked<duet::WeightType>(value, DUET_WEIGHT_FP4, "duet_weight_type");
+    return checked<duet::WeightType>(value, DUET_WEIGHT_AUTOMATIC, "duet_weight_type");
   };
   return with(
       [&] {
@@ -558,4 +558,8 @@ duet_code duet_engine_load_report(const duet_engine* engine, char** text) {
 
 duet_code duet_engine_device_name(const duet_engine* engine, char** text) {
   return with([&] { *text = copied(engine->engine.device_name()); }, engine, text);
+}
+
+duet_code duet_engine_weight_type(const duet_engine* engine, const char* model, duet_weight_type* type) {
+  return with([&] { *type = static_cast<duet_weight_type>(engine->engine.weight_type(model)); }, engine, model, type);
 }

@@ -10,6 +10,7 @@
 #include "engine/api/prepare.h"
 #include "engine/router.h"
 #include "loaders/loaders.h"
+#include "loaders/storage_choice.h"
 
 namespace duet {
 
@@ -146,6 +147,10 @@ class Engine::Impl {
   }
 
   const api::ModelParts& model(const std::string& name) const { return parts(api::find_model(opened_.models, name)); }
+  WeightType weight_type(const std::string& name) const {
+    const int model = api::find_model(opened_.models, name);
+    return loaders::main_weight_type(opened_.plan.bases[base_of(model)].tensors);
+  }
   const api::OpenedEngine& opened() const { return opened_; }
 
  private:
@@ -335,5 +340,6 @@ Counters Engine::counters() const { return impl_->opened().runtime->counters(); 
 std::string Engine::plan_table() const { return table_of(impl_->opened().plan); }
 std::string Engine::load_report() const { return impl_->opened().report; }
 std::string Engine::device_name() const { return impl_->opened().device; }
+WeightType Engine::weight_type(const std::string& model) const { return impl_->weight_type(model); }
 
 }  // namespace duet

@@ -13,6 +13,7 @@
 #include "loaders/json_file.h"
 #include "loaders/kev_checkpoint.h"
 #include "loaders/loaders.h"
+#include "loaders/storage_choice.h"
 #include "loaders/tokenizer_json.h"
 
 namespace duet::api {
@@ -72,6 +73,7 @@ struct AdapterHeader {
 
 struct ModelHeader {
   const ModelOptions* options = nullptr;
+  WeightOptions weights;                       // The options', with nothing left open.
   std::shared_ptr<const WeightSource> source;  // Null when planning without weights.
   std::string identity;
   ModelSpec spec;
@@ -92,11 +94,10 @@ bool has_weights(const fs::path& path) {
   });
 }
 
-std::string identity_without_weights(const ModelOptions& options) {
+std::string identity_without_weights(const std::string& path, const WeightOptions& weights) {
   std::error_code error;
-  const fs::path resolved = fs::weakly_canonical(options.path, error);
-  const WeightOptions& weights = options.weights;
-  return fmt::format("{}|{}|{}|{}|{}|{}", error ? options.path : resolved.string(), static_cast<int>(weights.linear),
+  const fs::path resolved = fs::weakly_canonical(path, error);
+  return fmt::format("{}|{}|{}|{}|{}|{}", error ? path : resolved.string(), static_cast<int>(weights.linear),
                      static_cast<int>(weights.head), static_cast<int>(weights.embedding), weights.block_size,
                      weights.double_quant);
 }
@@ -121,22 +122,29 @@ AdapterHeader guess_adapter(const AdapterOptions& options, const ModelSpec& spec
   return header;
 }
 
-ModelHeader read_model(const ModelOptions& options, bool only_planning) {
-  ModelHeader header;
-  header.options = &options;
+void read_base(ModelHeader& header, bool only_planning) {
+  const ModelOptions& options = *header.options;
   if (!only_planning || has_weights(options.path)) {
-    header.source = loaders::open_checkpoint(options.path, options.weights);
+    header.source = loaders::open_checkpoint(options.path, header.weights);
     header.identity = header.source->identity();
     header.spec = header.source->spec();
     header.tensors = header.source->tensors();
     header.report = header.source->report();
   } else {
-    loaders::ConfigOnly config = loaders::read_config_only(options.path, options.weights);
-    header.identity = identity_without_weights(options);
+    loaders::ConfigOnly config = loaders::read_config_only(options.path, header.weights);
+    header.identity = identity_without_weights(options.path, header.weights);
     header.spec = std::move(config.spec);
     header.tensors = std::move(config.tensors);
     header.report = std::move(config.report);
   }
+}
+
+ModelHeader read_model(const ModelOptions& options, bool only_planning) {
+  ModelHeader header;
+  header.options = &options;
+  header.weights = options.weights;
+  if (header.weights.linear == WeightType::automatic) header.weights.linear = WeightType::as_stored;
+  read_base(header, only_planning);
   for (const AdapterOptions& adapter : options.adapters) {
     const bool guess = only_planning && !has_weights(adapter.path);
     header.adapters.push_back(guess ? guess_adapter(adapter, header.spec) : read_adapter(adapter, header));
@@ -144,9 +152,35 @@ ModelHeader read_model(const ModelOptions& options, bool only_planning) {
   return header;
 }
 
+bool is_quantised(WeightType type) {
+  return type == WeightType::int8 || type == WeightType::nf4 || type == WeightType::fp4;
+}
+
+// 8 bits move a Kev's answers little and halve it; nobody gets them who chose otherwise, whose file is quantised, or
+// whose base would then lie in memory twice.
+void choose_weights_of_kevs(std::vector<ModelHeader>& headers, bool only_planning) {
+  for (ModelHeader& header : headers) {
+    if (header.options->weights.linear != WeightType::automatic || !loaders::is_kev(*header.options) ||
+        is_quantised(loaders::main_weight_type(header.tensors)))
+      continue;
+    const auto shared = std::find_if(headers.begin(), headers.end(), [&](const ModelHeader& other) {
+      return other.identity == header.identity && !loaders::is_kev(*other.options);
+    });
+    if (shared != headers.end()) {
+      header.report.push_back(
+          fmt::format("as stored, not in a Kev's int8, since '{}' has the same base", shared->options->name));
+      continue;
+    }
+    header.weights.linear = WeightType::int8;
+    read_base(header, only_planning);
+    header.report.emplace_back("matrices in int8, a Kev's default");
+  }
+}
+
 std::vector<ModelHeader> read_models(const Options& options, bool only_planning) {
   std::vector<ModelHeader> headers;
   for (const ModelOptions& model : options.models) headers.push_back(read_model(model, only_planning));
+  choose_weights_of_kevs(headers, only_planning);
   return headers;
 }
 

@@ -80,7 +80,8 @@ typedef enum duet_weight_type {
   DUET_WEIGHT_BF16 = 3,
   DUET_WEIGHT_INT8 = 4,
   DUET_WEIGHT_NF4 = 5,
-  DUET_WEIGHT_FP4 = 6
+  DUET_WEIGHT_FP4 = 6,
+  DUET_WEIGHT_AUTOMATIC = 7 /* A Kev's 16/32-bit matrices in int8, all else as stored; the default of `linear`. */
 } duet_weight_type;
 
 typedef struct duet_options duet_options;
@@ -377,6 +378,8 @@ DUET_API duet_code duet_engine_counters(const duet_engine* engine, duet_counters
 DUET_API duet_code duet_engine_plan_table(const duet_engine* engine, char** text);
 DUET_API duet_code duet_engine_load_report(const duet_engine* engine, char** text);
 DUET_API duet_code duet_engine_device_name(const duet_engine* engine, char** text);
+/* How most of a model's matrices are held. */
+DUET_API duet_code duet_engine_weight_type(const duet_engine* engine, const char* model, duet_weight_type* type);
 
 #ifdef __cplusplus
 }

@@ -33,15 +33,18 @@ enum class Device { automatic, host, cuda };
 enum class KvPolicy { keep, clear };                    ///< What a switch of models does with the other's pages.
 enum class KvType { automatic, f32, f16, bf16, int8 };  ///< automatic: f32 on the host, f16 on a card.
 enum class LengthPolicy { reject, truncate, segment };  ///< What happens to a prompt over `max_length_tokens`.
-enum class WeightType { as_stored, f32, f16, bf16, int8, nf4, fp4 };
+enum class WeightType { as_stored, f32, f16, bf16, int8, nf4, fp4, automatic };
 enum class Finish { none, stop_token, stop_string, length, cancelled, deadline, error };
 
 DUET_API std::string_view name_of(Finish finish);
 
 /// How weights are held in memory. `as_stored` keeps 16-bit and 4-bit checkpoints as they are; nf4, fp4 and int8
 /// quantise 16/32-bit matrices on load, bit for bit as bitsandbytes does (int8: absmax blocks, see docs/formats.md).
+/// `automatic` is int8 for the matrices of a Kev (a model that has a Kev's head, or an adapter that has) whose
+/// checkpoint is in 16 or 32 bits; as_stored for every other model, and where a model that is no Kev holds the same
+/// base as it is stored: then both share it.
 struct WeightOptions {
-  WeightType linear = WeightType::as_stored;
+  WeightType linear = WeightType::automatic;
   WeightType head = WeightType::as_stored;  ///< lm_head; with a tied head the embedding's type rules both.
   WeightType embedding = WeightType::as_stored;
   int block_size = 64;        ///< 4-bit: 32..4096, a power of two; int8: 32 or 64.
@@ -284,6 +287,8 @@ class DUET_API Engine {
   std::string plan_table() const;   ///< The plan this engine runs on.
   std::string load_report() const;  ///< What was loaded, defaults taken, tensors unused.
   std::string device_name() const;  ///< "host (2 threads, AVX3)"; after an automatic choice also why no card.
+  /// How most of the model's matrices are held; never as_stored or automatic. Throws Error.
+  WeightType weight_type(const std::string& model) const;
 
  private:
   class Impl;

@@ -226,6 +226,11 @@ TEST(CApi, TokenizesPlansAndCounts) {
     EXPECT_GT(std::strlen(own), 3U);
     duet_string_free(own);
   }
+  duet_weight_type type = DUET_WEIGHT_AUTOMATIC;
+  ASSERT_EQ(duet_engine_weight_type(all.engine, "laya", &type), DUET_OK);
+  EXPECT_EQ(type, DUET_WEIGHT_BF16);
+  EXPECT_EQ(duet_engine_weight_type(all.engine, "lay", &type), DUET_NOT_FOUND);
+  EXPECT_EQ(duet_engine_weight_type(all.engine, "laya", nullptr), DUET_INVALID_ARGUMENT);
   EXPECT_STREQ(duet_version(), "0.1.0");
 }
 

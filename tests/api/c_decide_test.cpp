@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -145,6 +146,26 @@ TEST(CDecide, KevAnswersAsInCpp) {
   const Engines engines({}, {kKev, "qwen3", "hybrid"});
   for (const char* model : {kKev, "qwen3", "hybrid"})
     expect_same_answers(engines, model, std::string("kev/") + model + "/golden.json");
+}
+
+/// A Kev's weights as the options say: int8 unless they do.
+TEST(CDecide, WeightsOfAKevAreChosenAsInCpp) {
+  for (const auto& [asked, held] : std::map<duet_weight_type, duet_weight_type>{
+           {DUET_WEIGHT_AUTOMATIC, DUET_WEIGHT_INT8}, {DUET_WEIGHT_AS_STORED, DUET_WEIGHT_BF16}}) {
+    duet_options* options = duet_options_new();
+    duet_options_add_model(options, "kev", golden_path("kev/qwen2/base").c_str());
+    duet_options_add_adapter(options, "kev", "kev", golden_path("kev/qwen2/adapter").c_str(), 1);
+    duet_options_set_device(options, DUET_DEVICE_HOST);
+    EXPECT_EQ(duet_options_set_weights(options, "kev", asked, DUET_WEIGHT_AS_STORED, DUET_WEIGHT_AS_STORED, 64, 0),
+              DUET_OK);
+    duet_engine* engine = nullptr;
+    ASSERT_EQ(duet_engine_open(options, &engine), DUET_OK) << duet_last_message();
+    duet_weight_type type = DUET_WEIGHT_F32;
+    EXPECT_EQ(duet_engine_weight_type(engine, "kev", &type), DUET_OK);
+    EXPECT_EQ(type, held);
+    duet_engine_close(engine);
+    duet_options_free(options);
+  }
 }
 
 TEST(CDecide, CallsAskWhatJsonAsks) {
@@ -315,13 +336,11 @@ TEST(CDecide, OptionsGoToQuestionsThatTakeThem) {
   for (const char* name : {"team", "spam"})
     EXPECT_EQ(duet_decision_request_add_level(request.c, name, "c"), DUET_INVALID_ARGUMENT) << name;
   EXPECT_NE(std::string(duet_last_message()).find("is a noul, not a score"), std::string::npos) << duet_last_message();
-  for (const int kind : {-1, 3}) {
-    const auto no_kind = static_cast<duet_question_kind>(kind);
-    EXPECT_EQ(duet_decision_request_add_question(request.c, "q", no_kind, "?"), DUET_INVALID_ARGUMENT);
-    duet_decision_rules* rules = duet_decision_rules_new();
-    EXPECT_EQ(duet_decision_rules_set_threshold(rules, no_kind, 1), DUET_INVALID_ARGUMENT);
-    duet_decision_rules_free(rules);
-  }
+  const auto no_kind = static_cast<duet_question_kind>(3);
+  EXPECT_EQ(duet_decision_request_add_question(request.c, "q", no_kind, "?"), DUET_INVALID_ARGUMENT);
+  duet_decision_rules* rules = duet_decision_rules_new();
+  EXPECT_EQ(duet_decision_rules_set_threshold(rules, no_kind, 1), DUET_INVALID_ARGUMENT);
+  duet_decision_rules_free(rules);
   const Engines engines({kLaya}, {});  // Nothing of what was refused has stuck.
   const Asked asked(engines.c, request);
   ASSERT_EQ(asked.code, DUET_OK) << duet_last_message();

@@ -107,6 +107,36 @@ TEST(RunDecide, LayaAndKevAreRouted) {
   EXPECT_NE(answer["reason"].get<std::string>().find("is below 1.10"), std::string::npos);
 }
 
+TEST(RunDecide, AKevIsHeldInInt8AndFourBitsAreRemarkedOn) {
+  const auto said = [](const Arguments& more) {
+    const Ended ended =
+        engine_run(Arguments{"decide", "--laya", golden_path("laya/windowed"), "--kev", golden_path("kev/qwen2/base"),
+                             "--kev-lora", golden_path("kev/qwen2/adapter"), "--device", "host", "--threads", "1", "x",
+                             "--noul", "q", "--ask", "?"} +
+                   more);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return ended.err;
+  };
+  const auto lines = [](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
+  const std::string by_default = said({});
+  EXPECT_NE(by_default.find(": laya f16, kev int8\n"), std::string::npos) << by_default;
+  EXPECT_EQ(lines(by_default), 1) << by_default;
+  EXPECT_NE(said({"--weights", "kev=as-stored"}).find(": laya f16, kev bf16\n"), std::string::npos);
+  EXPECT_NE(said({"--weights", "bf16", "--weights", "kev=auto"}).find(": laya bf16, kev int8\n"), std::string::npos);
+  for (const char* type : {"nf4", "fp4"}) {
+    const std::string with_remark = said({"--weights", std::string("kev=") + type});
+    EXPECT_NE(with_remark.find(std::string(": laya f16, kev ") + type + "\n"), std::string::npos) << with_remark;
+    EXPECT_NE(with_remark.find(std::string("kev is held in ") + type + ": its probabilities move more than in int8"),
+              std::string::npos)
+        << with_remark;
+    EXPECT_NE(with_remark.find("docs/typed-decisions.md"), std::string::npos) << with_remark;
+    EXPECT_EQ(lines(with_remark), 2) << with_remark;
+  }
+  EXPECT_NE(said({"--weights", "kev=nf4", "-v"}).find("kev is held in nf4"), std::string::npos);
+  EXPECT_EQ(said({"--weights", "kev=nf4", "-q"}), "");
+  EXPECT_EQ(said({"--weights", "laya=nf4"}).find("is held in"), std::string::npos);
+}
+
 TEST(RunDecide, MistakesAreOneSentence) {
   struct Mistake {
     Arguments arguments;

@@ -81,7 +81,8 @@ void add_model_options(CLI::App& app, Texts& texts, RunOptions& options) {
   add_list(app, "--model-system", texts.systems, "A model's system message, for questions that bring none")
       ->type_name("MODEL=TEXT")
       ->group(group);
-  add_list(app, "--weights", texts.weights, "Hold matrices as as-stored, f32, f16, bf16, int8, nf4 or fp4 (as-stored)")
+  add_list(app, "--weights", texts.weights,
+           "as-stored, f32, f16, bf16, int8, nf4, fp4, or auto: int8 for a Kev, else as stored (auto)")
       ->type_name("[MODEL=]TYPE")
       ->group(group);
   add_list(app, "--head", texts.heads, "The same for the output head (as-stored)")

@@ -101,8 +101,9 @@ LengthPolicy parse_length_policy(std::string_view option, std::string_view text)
 }
 
 WeightType parse_weight_type(std::string_view option, std::string_view text) {
-  return look_up<WeightType, 7>(option, text,
-                                {{{"as-stored", WeightType::as_stored},
+  return look_up<WeightType, 8>(option, text,
+                                {{{"auto", WeightType::automatic},
+                                  {"as-stored", WeightType::as_stored},
                                   {"f32", WeightType::f32},
                                   {"f16", WeightType::f16},
                                   {"bf16", WeightType::bf16},
