@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -11,10 +10,16 @@
 #include <utility>
 
 #include "duet/engine.h"
+#include "engine/api/c_border.h"
 #include "engine/api/version.h"
 #include "loaders/names.h"
 
-/// The C border: handles hold the C++ objects, exceptions stop here and become codes and a message of the thread.
+// All of the C interface but decisions (c_decide.cpp).
+using duet::api::checked;
+using duet::api::fail;
+using duet::api::made;
+using duet::api::with;
+
 namespace {
 
 // Hands a ticket's text to a C callback.
@@ -64,79 +69,17 @@ struct duet_answer {
   std::string reason;
   std::unique_ptr<duet_answer> fast;  // Null unless routed.
 };
-
-struct duet_engine {
-  explicit duet_engine(duet::Engine opened) : engine(std::move(opened)) {}
-  std::mutex mutex;
-  // Of tickets not waited for yet; declared before the engine, whose worker calls them until it has gone.
-  std::map<duet::Ticket, std::unique_ptr<CallbackSink>> sinks;
-  duet::Engine engine;
-};
 // NOLINTEND(readability-identifier-naming)
 
 namespace {
 
 thread_local std::string last_message;
 
-duet_code fail(duet::Code code, std::string message) {
-  last_message = std::move(message);
-  return static_cast<duet_code>(code);
-}
-
-template <class Function>
-duet_code guarded(Function&& function) noexcept {
-  try {
-    return function();
-  } catch (const duet::Error& error) {
-    return fail(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(duet::Code::no_room, "The process is out of memory.");
-  } catch (const std::exception& error) {
-    return fail(duet::Code::internal, error.what());
-  } catch (...) {
-    return fail(duet::Code::internal, "An unknown exception reached the C border.");
-  }
-}
-
-// Runs `function` when none of the pointers is null.
-template <class Function, class... Pointers>
-duet_code with(Function&& function, Pointers... pointers) noexcept {
-  if ((!pointers || ...)) {
-    return guarded([] { return fail(duet::Code::invalid_argument, "An argument is NULL that may not be."); });
-  }
-  return guarded([&] {
-    if constexpr (std::is_void_v<decltype(function())>) {
-      function();
-      return DUET_OK;
-    } else {
-      return function();
-    }
-  });
-}
-
-template <class Handle>
-Handle* made() noexcept {
-  Handle* handle = nullptr;
-  (void)guarded([&] {
-    handle = std::make_unique<Handle>().release();
-    return DUET_OK;
-  });
-  return handle;
-}
-
 char* copied(const std::string& text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) throw std::bad_alloc();
   std::memcpy(copy, text.c_str(), text.size() + 1);
   return copy;
-}
-
-template <class Enum>
-Enum checked(int value, int last, const char* what) {
-  if (value < 0 || value > last)
-    throw duet::Error(duet::Code::invalid_argument, std::to_string(value) + " is no value of " + what,
-                      "Pass one of the enumeration's constants");
-  return static_cast<Enum>(value);
 }
 
 duet::ModelOptions& model_of(duet_options& options, const char* name) {
@@ -172,6 +115,11 @@ const duet::GeneratedToken* token_at(const duet_answer* answer, std::size_t inde
 }
 
 }  // namespace
+
+duet_code duet::api::fail(Code code, std::string message) {
+  last_message = std::move(message);
+  return static_cast<duet_code>(code);
+}
 
 // ---- codes ----
 

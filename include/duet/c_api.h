@@ -18,8 +18,8 @@
  *   the process, and no C++ exception leaves the library.
  * Text: UTF-8, ending in NUL. Strings given in are copied. Strings handed out as const char* belong to their handle and
  *   live as long as it; those handed out as char* are freed with duet_string_free().
- * Threads: an engine may be used from any number of threads. An options, request, rules or answer handle belongs to one
- *   thread at a time.
+ * Threads: an engine may be used from any number of threads. An options, request, rules, answer or decision handle
+ *   belongs to one thread at a time.
  * Units: bytes unless a name says _tokens; seconds.
  *
  * "Stable" parts keep their meaning and their binary form within a major version. "Unstable" ones may change in any
@@ -246,6 +246,108 @@ DUET_API int duet_answer_escalated(const duet_answer* answer);
 DUET_API double duet_answer_confidence(const duet_answer* answer);
 DUET_API const char* duet_answer_reason(const duet_answer* answer);
 DUET_API const duet_answer* duet_answer_fast(const duet_answer* answer);
+
+/* ---------------------------------------------- Unstable: decisions -------------------------------------------- */
+
+/*
+ * Typed questions about a state, as in duet/decide.h:
+ *
+ *     duet_decision_request *request = duet_decision_request_new();
+ *     duet_decision_request_set_model(request, "laya");
+ *     duet_decision_request_set_state(request, "I was charged twice for invoice 4411");
+ *     duet_decision_request_add_question(request, "team", DUET_QUESTION_CHOICE, "Which team should answer?");
+ *     duet_decision_request_add_option(request, "team", "billing", "invoices, refunds");
+ *     duet_decision_request_add_option(request, "team", "technical", "bugs, outages");
+ *     duet_decision *decision = NULL;
+ *     if (duet_engine_decide(engine, request, &decision) == DUET_OK)
+ *       puts(duet_decision_label(decision, 0, duet_decision_choice(decision, 0)));
+ */
+
+/* As duet::QuestionKind. */
+typedef enum duet_question_kind {
+  DUET_QUESTION_CHOICE = 0, /* Which one of the options. */
+  DUET_QUESTION_SCORE = 1,  /* Which level, the lowest first. */
+  DUET_QUESTION_NOUL = 2    /* Whether a statement is true. */
+} duet_question_kind;
+
+typedef struct duet_decision_request duet_decision_request;
+
+DUET_API duet_decision_request* duet_decision_request_new(void); /* NULL when memory is out. */
+DUET_API void duet_decision_request_free(duet_decision_request* request);
+
+/* Who is asked by duet_engine_decide. */
+DUET_API duet_code duet_decision_request_set_model(duet_decision_request* request, const char* model);
+
+/* State and questions in the System One shape, or by the functions below; not both. */
+DUET_API duet_code duet_decision_request_set_json(duet_decision_request* request, const char* json);
+DUET_API duet_code duet_decision_request_set_state(duet_decision_request* request, const char* state);
+/* Names are unique within a request. */
+DUET_API duet_code duet_decision_request_add_question(duet_decision_request* request, const char* name,
+                                                      duet_question_kind kind, const char* instructions);
+/* For a choice added before; `description` may be NULL. 1 to 255, in the order shown. */
+DUET_API duet_code duet_decision_request_add_option(duet_decision_request* request, const char* question,
+                                                    const char* label, const char* description);
+/* For a score added before. 1 to 255, the lowest first; its number, "0" for the first, is its label. */
+DUET_API duet_code duet_decision_request_add_level(duet_decision_request* request, const char* question,
+                                                   const char* text);
+
+DUET_API duet_code duet_decision_request_set_priority(duet_decision_request* request, int priority);
+DUET_API duet_code duet_decision_request_set_deadline(duet_decision_request* request, double seconds); /* 0: none. */
+
+typedef struct duet_decision_rules duet_decision_rules;
+
+DUET_API duet_decision_rules* duet_decision_rules_new(void); /* The defaults of duet::DecisionRules. */
+DUET_API duet_code duet_decision_rules_set_models(duet_decision_rules* rules, const char* fast, const char* deep);
+/* "largest" unless set; the others are entropy, linear, spread and published (duet::DecisionConfidence). */
+DUET_API duet_code duet_decision_rules_set_measure(duet_decision_rules* rules, const char* measure);
+/* Below it the deep model is asked; 0.7 for each kind unless set. 0: never, above 1: always. */
+DUET_API duet_code duet_decision_rules_set_threshold(duet_decision_rules* rules, duet_question_kind kind,
+                                                     double threshold);
+DUET_API void duet_decision_rules_free(duet_decision_rules* rules);
+
+typedef struct duet_decision duet_decision;
+
+/* Blocks. Returns the decision's code; *decision is set whatever it is, unless an argument was NULL, and is freed with
+ * duet_decision_free. */
+DUET_API duet_code duet_engine_decide(duet_engine* engine, const duet_decision_request* request,
+                                      duet_decision** decision);
+/* The fast model answers every question; those of which it is not sure enough go to the deep one. rules NULL: defaults.
+ */
+DUET_API duet_code duet_engine_decide_routed(duet_engine* engine, const duet_decision_request* request,
+                                             const duet_decision_rules* rules, duet_decision** decision);
+
+DUET_API void duet_decision_free(duet_decision* decision);
+
+/* Getters take a valid handle; for NULL and past the end they give DUET_INVALID_ARGUMENT, "" or 0. */
+DUET_API duet_code duet_decision_code(const duet_decision* decision);
+DUET_API const char* duet_decision_message(const duet_decision* decision);  /* "" when the code is DUET_OK. */
+DUET_API size_t duet_decision_answer_count(const duet_decision* decision);  /* 0 when it failed. */
+DUET_API int64_t duet_decision_input_tokens(const duet_decision* decision); /* That went through models. */
+DUET_API double duet_decision_seconds(const duet_decision* decision);       /* From request to answer. */
+
+/* Of the answer to question `index`, in the order of the request. */
+DUET_API const char* duet_decision_question(const duet_decision* decision, size_t index);
+DUET_API duet_question_kind duet_decision_kind(const duet_decision* decision, size_t index);
+/* A choice's labels; of a score "0", "1", ...; of a noul "false", "true". */
+DUET_API size_t duet_decision_label_count(const duet_decision* decision, size_t index);
+DUET_API const char* duet_decision_label(const duet_decision* decision, size_t index, size_t label);
+DUET_API const char* duet_decision_description(const duet_decision* decision, size_t index, size_t label);
+DUET_API double duet_decision_probability(const duet_decision* decision, size_t index, size_t label);
+DUET_API size_t duet_decision_choice(const duet_decision* decision, size_t index); /* The first most probable label. */
+DUET_API double duet_decision_score(const duet_decision* decision, size_t index);  /* Mean level; of a noul P(true). */
+/* A measure by its name, as for duet_decision_rules_set_measure. */
+DUET_API duet_code duet_decision_confidence(const duet_decision* decision, size_t index, const char* measure,
+                                            double* value);
+/* Of Laya's act head; it says next to nothing. */
+DUET_API double duet_decision_act_probability(const duet_decision* decision, size_t index);
+DUET_API const char* duet_decision_model(const duet_decision* decision, size_t index);  /* Which gave it. */
+DUET_API int duet_decision_escalated(const duet_decision* decision, size_t index);      /* Another was asked first. */
+DUET_API const char* duet_decision_reason(const duet_decision* decision, size_t index); /* "" when not routed. */
+/* The whole state as that model reads it; fewer kept: it was cut to fit. */
+DUET_API int64_t duet_decision_state_tokens(const duet_decision* decision, size_t index);
+DUET_API int64_t duet_decision_state_tokens_kept(const duet_decision* decision, size_t index);
+/* Fewer than labels: options that were cut to the same text. */
+DUET_API size_t duet_decision_distinct_options(const duet_decision* decision, size_t index);
 
 /* --------------------------------- Unstable: adapters, tokenizers, what is going on ---------------------------- */
 

@@ -2,7 +2,7 @@
 # alone and in any order, without warnings, and stays light.
 cmake_minimum_required(VERSION 3.25)
 set(warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
-set(headers duet/c_api.h duet/engine.h duet/error.h duet/export.h)
+set(headers duet/c_api.h duet/decide.h duet/engine.h duet/error.h duet/export.h)
 file(MAKE_DIRECTORY ${WORK_DIR})
 
 function(compiles name text compiler)
