@@ -25,6 +25,7 @@
 #include <algorithm>
 
 #include "cuda/check.h"
+#include "cuda/device/dependent.cuh"
 #include "cuda/device/kv.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/launch.h"
@@ -476,12 +477,31 @@ __device__ void attend_item(const Attention& a, const Item& item, int slots, Sha
   merge_slots(partial, first_group_slot, groups, 0, out, heads, head_size, shared);
 }
 
+/// Keys and values of earlier steps, towards the cache, while this step's are still being made.
+template <KvType kType>
+__device__ void prefetch_item(const Attention& a, const Item& item) {
+  constexpr int kLine = 128;
+  const int position = (item.first_position / kSplitTokens + item.split) * kSplitTokens + static_cast<int>(threadIdx.x);
+  if (item.row.active == 0 || position < item.first_position || position >= item.row.position) return;
+  const std::byte* key =
+      a.kv.pool + place_of_token<kType>(a.kv, a.pages, item.row, a.layer, item.kv_head, position).key;
+  for (int byte = 0; byte < a.kv.head_size * bytes_of(kType); byte += kLine) {
+    prefetch(key + byte);
+    prefetch(key + key_to_value(a.kv, kType) + byte);
+  }
+}
+
 template <int kHeadSize, KvType kType>
 __global__ void __launch_bounds__(kThreads, kHeadSize == 256 ? 2 : 3)
     attend_decode_kernel(const Attention a, int slots) {
   __shared__ Shared<kHeadSize> shared;
   Item item;
-  for (int number = static_cast<int>(blockIdx.x); find_item(a, number, item); number += static_cast<int>(gridDim.x)) {
+  let_next_begin();
+  int number = static_cast<int>(blockIdx.x);
+  bool found = find_item(a, number, item);
+  if (found) prefetch_item<kType>(a, item);
+  wait_for_previous();
+  for (; found; found = find_item(a, number += static_cast<int>(gridDim.x), item)) {
     attend_item<kHeadSize, kType>(a, item, slots, shared);
     __syncthreads();
   }
@@ -501,9 +521,8 @@ void launch(const Attention& attention, Stream stream) {
   const std::int64_t splits = splits_of(attention.max_context_tokens);
   const std::int64_t items = splits * attention.kv.kv_heads * attention.row_count;
   const auto grid = static_cast<unsigned>(std::min(items, kBlocksOfMultiprocessor * multiprocessors));
-  attend_decode_kernel<kHeadSize, kType>
-      <<<grid, kThreads, 0, stream>>>(attention, static_cast<int>(splits) + kMostGroups);
-  DUET_CUDA(cudaGetLastError());
+  launch_dependent(attend_decode_kernel<kHeadSize, kType>, dim3(grid), kThreads, stream, attention,
+                   static_cast<int>(splits) + kMostGroups);
 }
 
 struct Variant {

@@ -30,9 +30,10 @@ class Step {
   }
 
   void head(int first_row, int count) {
-    normalise(Part::final_norm, -1, spec_.layers - 1, spec_.layers, first_row, count);
     const Output logits{Part::head, Part::head, scratch_.logits.data(), spec_.vocabulary};
-    project({&logits, 1}, -1, spec_.hidden, false, first_row, count);
+    const Projection to_logits = projection_of({&logits, 1}, -1, spec_.hidden, false, first_row, count);
+    normalise(Part::final_norm, -1, spec_.layers - 1, spec_.layers, first_row, to_logits);
+    project(to_logits);
   }
 
  private:
@@ -41,42 +42,46 @@ class Step {
   static int place(Part part, int layer) { return static_cast<int>(place_of(part, layer)); }
   Marks marks(int layer) const { return {scratch_.output.bad_layer.data(), layer, layer}; }
 
-  /// RMSNorm of residual rows to prepared rows 0 ... count - 1. A row that is not finite is marked with `last_writer`,
-  /// one that the norm itself spoils with `own_layer`.
-  void normalise(Part norm, int layer, int last_writer, int own_layer, int first_row, int count) {
+  /// RMSNorm of residual rows to the rows of `next`. A row that is not finite is marked with `last_writer`, one that
+  /// the norm itself spoils with `own_layer`.
+  void normalise(Part norm, int layer, int last_writer, int own_layer, int first_row, const Projection& next) {
     cuda::normalise(scratch_.residual.data() + std::int64_t{first_row} * spec_.hidden,
-                    decoder_.base.vector(norm, layer), spec_.norm_epsilon, false, rows() + first_row, count,
-                    spec_.hidden, adapters(), place(norm, layer), scratch_.prepared_rows(),
-                    {scratch_.output.bad_layer.data() + first_row, last_writer, own_layer}, stream_);
+                    decoder_.base.vector(norm, layer), spec_.norm_epsilon, false, rows() + first_row, next.row_count,
+                    spec_.hidden, adapters(), place(norm, layer), next.x,
+                    {scratch_.output.bad_layer.data() + first_row, last_writer, own_layer}, stream_, beside(next));
   }
 
   void attention_block(int layer) {
-    normalise(Part::input_norm, layer, layer - 1, layer, 0, shape_.rows);  // Layer -1 is kLayerEmbedding.
     const std::array<Output, 3> inputs{{
         {Part::query, Part::query_bias, scratch_.query.data(), spec_.query_width()},
         {Part::key, Part::key_bias, scratch_.key.data(), spec_.kv_width()},
         {Part::value, Part::value_bias, scratch_.value.data(), spec_.kv_width()},
     }};
-    project(inputs, layer, spec_.hidden, false, 0, shape_.rows);
+    const Projection to_heads = projection_of(inputs, layer, spec_.hidden, false, 0, shape_.rows);
+    normalise(Part::input_norm, layer, layer - 1, layer, 0, to_heads);  // Layer -1 is kLayerEmbedding.
+    project(to_heads);
     append_to_pages(layer);
     attend(layer);
-    prepare(scratch_.attended.data(), shape_.rows, spec_.query_width(), scratch_.prepared_rows(), marks(layer),
-            stream_);
     const Output output{Part::output, Part::output_bias, scratch_.residual.data(), spec_.hidden};
-    project({&output, 1}, layer, spec_.query_width(), true, 0, shape_.rows);
+    const Projection from_heads = projection_of({&output, 1}, layer, spec_.query_width(), true, 0, shape_.rows);
+    prepare(scratch_.attended.data(), shape_.rows, spec_.query_width(), from_heads.x, marks(layer), stream_,
+            beside(from_heads));
+    project(from_heads);
   }
 
   void mlp_block(int layer) {
-    normalise(Part::post_attention_norm, layer, layer, layer, 0, shape_.rows);
     const std::array<Output, 2> inputs{{
         {Part::gate, Part::gate_bias, scratch_.gate.data(), spec_.mlp},
         {Part::up, Part::up_bias, scratch_.up.data(), spec_.mlp},
     }};
-    project(inputs, layer, spec_.hidden, false, 0, shape_.rows);
-    swiglu(scratch_.gate.data(), scratch_.up.data(), shape_.rows, spec_.mlp, scratch_.prepared_rows(), marks(layer),
-           stream_);
+    const Projection to_mlp = projection_of(inputs, layer, spec_.hidden, false, 0, shape_.rows);
+    normalise(Part::post_attention_norm, layer, layer, layer, 0, to_mlp);
+    project(to_mlp);
     const Output down{Part::down, Part::down_bias, scratch_.residual.data(), spec_.hidden};
-    project({&down, 1}, layer, spec_.mlp, true, 0, shape_.rows);
+    const Projection from_mlp = projection_of({&down, 1}, layer, spec_.mlp, true, 0, shape_.rows);
+    swiglu(scratch_.gate.data(), scratch_.up.data(), shape_.rows, spec_.mlp, from_mlp.x, marks(layer), stream_,
+           beside(from_mlp));
+    project(from_mlp);
   }
 
   void append_to_pages(int layer) {
@@ -128,7 +133,8 @@ class Step {
   }
 
   /// All outputs of one input: prepared row i and row i of every y belong to row `first_row` + i of the step.
-  void project(std::span<const Output> outputs, int layer, std::int64_t columns, bool add, int first_row, int count) {
+  Projection projection_of(std::span<const Output> outputs, int layer, std::int64_t columns, bool add, int first_row,
+                           int count) const {
     Projection projection;
     projection.part_count = static_cast<int>(outputs.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -152,7 +158,16 @@ class Step {
     projection.add = add;
     projection.partial_sums = scratch_.partial_sums.data();
     projection.counters = decoder_.counters;
-    if (shape_.lora && decoder_.max_adapter_rank > 0) lora_shrink(projection, stream_);
+    return projection;
+  }
+
+  /// What the preparation of few rows also shrinks; many rows are shrunk on their own.
+  static const Projection* beside(const Projection& projection) {
+    return projection.row_count <= kMostRowsBesideShrink ? &projection : nullptr;
+  }
+
+  void project(const Projection& projection) const {
+    if (beside(projection) == nullptr) lora_shrink(projection, stream_);
     cuda::project(projection, stream_);
   }
 

@@ -58,6 +58,11 @@ void tile(const Matrix& source, const DeviceMatrix& target, std::int64_t first_r
 void largest_magnitude(const void* source, Storage type, std::int64_t count, float* largest, Stream stream);
 
 // ---- prepare.cu: activations as the matrix kernels read them ----
+// The launches that prepare up to 32 rows also do lora_shrink of the projection that follows when they are given it as
+// `shrink_for` (with its x, lora, rows and adapters set), in blocks of their own.
+
+struct Projection;
+constexpr int kMostRowsBesideShrink = 32;
 
 /// Rows of x in f16 times a power of two of their own: value = x * factors[row]. The power is chosen so that the row's
 /// largest magnitude lies in [2^14, 2^15]: nothing overflows, and what underflows is below what float32 sums would
@@ -86,15 +91,15 @@ void embed(const DeviceMatrix& embedding, const StepRow* rows, int row_count, co
 /// columns]; `gamma` [columns], or the row's adapter's replacement at `place`.
 void normalise(const float* x, const float* gamma, double epsilon, bool zero_centred, const StepRow* rows,
                int row_count, std::int64_t columns, const AdapterTable& adapters, int place, const PreparedRows& out,
-               const Marks& marks, Stream stream);
+               const Marks& marks, Stream stream, const Projection* shrink_for = nullptr);
 
 /// x float32 [rows, columns] as it is.
 void prepare(const float* x, int row_count, std::int64_t columns, const PreparedRows& out, const Marks& marks,
-             Stream stream);
+             Stream stream, const Projection* shrink_for = nullptr);
 
 /// gate / (1 + exp(-gate)) * up; float32 [rows, columns] each.
 void swiglu(const float* gate, const float* up, int row_count, std::int64_t columns, const PreparedRows& out,
-            const Marks& marks, Stream stream);
+            const Marks& marks, Stream stream, const Projection* shrink_for = nullptr);
 
 // ---- project.cu: y = W x and its adapters ----
 
@@ -125,7 +130,8 @@ struct Projection {
   std::uint32_t* counters = nullptr;  ///< project_scratch_counters(...), zero before and after every launch.
 };
 
-/// Launches nothing when projection.adapters is empty. Launch before `project` of the same Projection.
+/// Launches nothing when projection.adapters is empty. Launch before `project` of the same Projection, unless its rows
+/// were prepared with `shrink_for`.
 void lora_shrink(const Projection& projection, Stream stream);
 /// Up to 32 rows take one path whose sums do not depend on the number of rows; more take the tiled-matrix path.
 void project(const Projection& projection, Stream stream);

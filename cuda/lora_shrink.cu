@@ -2,7 +2,7 @@
 //   A       [rank, columns] row-major f16, bf16 or f32 of the row's own adapter, read from the table in device memory
 //   x       [rows, columns] f16 (PreparedRows)
 //   z       [rows, parts, max_rank] float32; untouched where a row has no adapter, a part no LoRA, beyond its rank
-//   launch  up to 32 rows: a block per row, part and 4 ranks, its 8 warps side by side along the columns.
+//   launch  up to 32 rows: device/shrink.cuh, by prepare.cu
 //           more: a block per 16 rows, part and 16 ranks on the tensor cores, its 8 warps along the columns; once for
 //           each adapter that the 16 rows use
 //   error   float32 products and sums; more than 32 rows and f32 adapters: A to 22 bits (tests/cuda/lora_test.cpp).
@@ -61,50 +61,6 @@ __device__ inline void with_storage(Held held, bool whole, const Body& body) {
   if (held == Held::bf16)
     return whole ? body.template operator()<Held::bf16, true>() : body.template operator()<Held::bf16, false>();
   return whole ? body.template operator()<Held::f32, true>() : body.template operator()<Held::f32, false>();
-}
-
-// ---- few rows ----
-
-constexpr int kFewRanks = 4;
-
-__global__ void __launch_bounds__(kThreads) shrink_few_kernel(const __grid_constant__ Shrink arguments) {
-  __shared__ float partial[kFewRanks][kWarps];
-  const ProjectedRows& step = arguments.step;
-  const int first = static_cast<int>(blockIdx.x) * kFewRanks;
-  const int part = static_cast<int>(blockIdx.y);
-  const int row = static_cast<int>(blockIdx.z);
-  const AdapterPart* own = part_of(arguments, step.rows[row].adapter_slot, part);
-  if (own == nullptr || first >= own->rank) return;
-  const int ranks = min(kFewRanks, own->rank - first);
-
-  float sums[kFewRanks] = {};
-  const void* a = own->a;
-  with_storage(static_cast<Held>(own->a_storage), step.columns % kPerLane == 0, [&]<Held kHeld, bool kWhole>() {
-#pragma unroll 2
-    for (std::int64_t c = threadIdx.x * kPerLane; c < step.columns; c += kThreads * kPerLane) {
-      float x[kPerLane];
-      float weights[kFewRanks][kPerLane];
-      load_eight_as(Held::f16, step.x, row * step.x_stride + c, x);
-#pragma unroll
-      for (int j = 0; j < kFewRanks; ++j)
-        load_a<kHeld, kWhole>(a, first + min(j, ranks - 1), c, step.columns, weights[j]);
-#pragma unroll
-      for (int j = 0; j < kFewRanks; ++j)
-#pragma unroll
-        for (int i = 0; i < kPerLane; ++i) sums[j] = fmaf(weights[j][i], x[i], sums[j]);
-    }
-  });
-#pragma unroll
-  for (int j = 0; j < kFewRanks; ++j) {
-    for (int distance = 16; distance > 0; distance /= 2) sums[j] += __shfl_xor_sync(~0U, sums[j], distance);
-    if (threadIdx.x % 32 == 0) partial[j][threadIdx.x / 32] = sums[j];
-  }
-  __syncthreads();
-  const int j = static_cast<int>(threadIdx.x);
-  if (j >= ranks) return;
-  float sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += partial[j][warp];
-  z_of(arguments, row, part)[first + j] = sum * step.factors[row];
 }
 
 // ---- many rows ----
@@ -189,6 +145,7 @@ __global__ void __launch_bounds__(kThreads) shrink_many_kernel(const __grid_cons
 
 void lora_shrink(const Projection& projection, Stream stream) {
   if (projection.adapters.parts == nullptr || projection.row_count == 0 || projection.max_rank == 0) return;
+  if (projection.row_count <= kMostNarrowRows) return lora_shrink_few(projection, stream);
   Shrink arguments{};
   arguments.step = rows_of(projection);
   arguments.z = projection.lora;
@@ -196,12 +153,8 @@ void lora_shrink(const Projection& projection, Stream stream) {
   const auto parts = static_cast<unsigned>(projection.part_count);
   const auto rows = static_cast<unsigned>(projection.row_count);
   const auto ranks = static_cast<unsigned>(projection.max_rank);
-  if (projection.row_count <= kMostNarrowRows) {
-    shrink_few_kernel<<<dim3((ranks + kFewRanks - 1) / kFewRanks, parts, rows), kThreads, 0, stream>>>(arguments);
-  } else {
-    shrink_many_kernel<<<dim3((ranks + kTile - 1) / kTile, parts, (rows + kTile - 1) / kTile), kThreads, 0, stream>>>(
-        arguments);
-  }
+  shrink_many_kernel<<<dim3((ranks + kTile - 1) / kTile, parts, (rows + kTile - 1) / kTile), kThreads, 0, stream>>>(
+      arguments);
   DUET_CUDA(cudaGetLastError());
 }
 

@@ -19,6 +19,7 @@
 
 #include "cuda/check.h"
 #include "cuda/device/adapters.cuh"
+#include "cuda/device/dependent.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/tiles.cuh"
 #include "cuda/launch.h"
@@ -109,12 +110,12 @@ __device__ inline RightPiece<kSteps> right_piece(const __half* x, bool valid) {
   RightPiece<kSteps> piece{};
   if (!valid) return piece;
   if constexpr (kSteps == 1) {
-    const uint2 two = __ldg(reinterpret_cast<const uint2*>(x));
+    const uint2 two = *reinterpret_cast<const uint2*>(x);
     piece.word[0] = two.x, piece.word[1] = two.y;
   } else {
 #pragma unroll
     for (int i = 0; i < kSteps / 2; ++i) {
-      const uint4 four = __ldg(reinterpret_cast<const uint4*>(x) + i);
+      const uint4 four = reinterpret_cast<const uint4*>(x)[i];
       piece.word[4 * i] = four.x, piece.word[4 * i + 1] = four.y;
       piece.word[4 * i + 2] = four.z, piece.word[4 * i + 3] = four.w;
     }
@@ -213,6 +214,42 @@ __device__ inline int place_of(int tile_row, int step_row) {
   return (step_row ^ (step_row >> 2 & 1)) * 16 + (tile_row ^ (step_row >> 1 & 1) * 8);
 }
 
+constexpr int kPrefetchedRounds = 3;
+
+/// A warp's runs of its first rows of tiles, towards the cache: memory works on while small kernels run before this
+/// one.
+template <Held kHeld>
+__device__ inline void prefetch_runs(const Narrow& arguments, int first_tile_row, int stride, int begin, int end) {
+  if (threadIdx.x % 32 != 0 || begin >= end) return;
+  for (int round = 0; round < kPrefetchedRounds; ++round) {
+    const int tile_row = first_tile_row + round * stride;
+    if (tile_row >= arguments.tile_rows) break;
+    const Source source = source_of<kHeld>(arguments, find_tile_row(arguments, tile_row));
+    prefetch_where_overlapping(source.codes + begin * 32, static_cast<std::uint32_t>((end - begin) * kTileBytes));
+    if constexpr (Format<kHeld>::kScaled) {
+      const int first = begin >> arguments.scale_tiles_shift;
+      const int count = ((end - 1) >> arguments.scale_tiles_shift) - first + 1;
+      const int bytes = arguments.nested ? 16 : 64;  // of the scales of 16 rows
+      prefetch_where_overlapping(source.scales + first * bytes, static_cast<std::uint32_t>(count * bytes));
+    }
+  }
+}
+
+/// The rows of B that the block's first outputs need, towards the cache; an operand for each tile row and row of the
+/// step.
+__device__ inline void prefetch_expansion(const Narrow& arguments, int first_tile_row, int rows_here,
+                                          const RowAdapter (&adapters)[kMostParts][kMostNarrowRows]) {
+  for (int i = static_cast<int>(threadIdx.x); i < rows_here * kTileRows * arguments.step.row_count; i += kThreads) {
+    const int tile_row = first_tile_row + i / static_cast<int>(kTileRows) % rows_here;
+    if (tile_row >= arguments.tile_rows) continue;
+    const TileRow at = find_tile_row(arguments, tile_row);
+    const RowAdapter& adapter = adapters[at.part][i / (rows_here * static_cast<int>(kTileRows))];
+    const std::int64_t output = at.index * kTileRows + i % kTileRows;
+    if (adapter.rank > 0)
+      prefetch(static_cast<const char*>(adapter.b) + output * adapter.rank * (adapter.b_held == Held::f32 ? 4 : 2));
+  }
+}
+
 /// kGroups: groups of 8 rows of the step.
 template <Held kHeld, int kGroups>
 __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 3 : 2)
@@ -240,7 +277,8 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 3 : 2)
   const int first_tile_row = static_cast<int>(blockIdx.x) * rows_here + warp / warps_here;
   const int rounds = (arguments.tile_rows - static_cast<int>(blockIdx.x) * rows_here + stride - 1) / stride;
 
-  // The weights are on their way while the rest is made ready.
+  // The weights are on their way while the rest is made ready, and x still being written.
+  let_next_begin();
   Batch<kHeld> next;
   TileRow at{};
   Source source{};
@@ -249,6 +287,7 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 3 : 2)
     at = find_tile_row(arguments, first_tile_row);
     source = source_of<kHeld>(arguments, at);
     ask_for(arguments, source, begin, end, next);
+    prefetch_runs<kHeld>(arguments, first_tile_row, stride, begin, end);
   }
   const ProjectedRows& step = arguments.step;
   if constexpr (kHeld == Held::nf4) fill(*const_cast<ByteTable*>(bytes), arguments.table);
@@ -259,6 +298,9 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 3 : 2)
     replaced |= adapter.replacement != nullptr;
   }
   replaced = __syncthreads_or(replaced);
+  if (step.adapters.parts != nullptr)
+    prefetch_expansion(arguments, first_tile_row - warp / warps_here, rows_here, shared.adapters);
+  wait_for_previous();
 
   const __half* x[kGroups];
 #pragma unroll
@@ -420,8 +462,7 @@ void launch(const Narrow& arguments, int splits, Stream stream) {
   // As many rounds as kMostBlocks need, then no more blocks than these rounds need.
   const std::int64_t rounds = (wanted * splits + kMostBlocks - 1) / kMostBlocks;
   const dim3 grid(static_cast<unsigned>((wanted + rounds - 1) / rounds), static_cast<unsigned>(splits));
-  narrow_kernel<kHeld, kGroups><<<grid, kThreads, 0, stream>>>(arguments);
-  DUET_CUDA(cudaGetLastError());
+  launch_dependent(narrow_kernel<kHeld, kGroups>, grid, kThreads, stream, arguments);
 }
 
 template <Held kHeld>

@@ -20,6 +20,9 @@ void project_wide(const Projection& projection, const PartList& parts, Stream st
 /// project_rows.cu: one matrix arranged in rows, any storage and shape.
 void project_rows(const Projection& projection, int part, Stream stream);
 
+/// prepare.cu: lora_shrink of up to kMostNarrowRows rows; the same bits as beside the preparation of its x.
+void lora_shrink_few(const Projection& projection, Stream stream);
+
 /// How the narrow path cuts the sums of a launch: by its shape alone, so that a row's bits do not depend on the others.
 struct NarrowSplit {
   int warps = 8;   ///< Warps of a block that share a row of tiles.

@@ -11,6 +11,7 @@
 
 #include "cuda/check.h"
 #include "cuda/device/adapters.cuh"
+#include "cuda/device/dependent.cuh"
 #include "cuda/launch.h"
 #include "cuda/project_paths.h"
 
@@ -62,8 +63,10 @@ __global__ void __launch_bounds__(32 * kWarps)
     rows_kernel(const __grid_constant__ WeightView weight, const __grid_constant__ ProjectedRows step,
                 const __grid_constant__ PartOutput part) {
   __shared__ float codes[16];
+  let_next_begin();
   if (threadIdx.x < 16) codes[threadIdx.x] = weight.table.value[threadIdx.x];
   __syncthreads();
+  wait_for_previous();
 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t o = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -119,12 +122,11 @@ void project_rows(const Projection& projection, int part, Stream stream) {
   const PartOutput output = output_of(projection, part);
   const auto blocks = static_cast<unsigned>((weight.rows + kWarps - 1) / kWarps);
   if (projection.row_count == 1) {
-    rows_kernel<1><<<blocks, 32 * kWarps, 0, stream>>>(weight, step, output);
+    launch_dependent(rows_kernel<1>, dim3(blocks), 32 * kWarps, stream, weight, step, output);
   } else {
     const dim3 grid(blocks, static_cast<unsigned>((projection.row_count + 7) / 8));
-    rows_kernel<8><<<grid, 32 * kWarps, 0, stream>>>(weight, step, output);
+    launch_dependent(rows_kernel<8>, grid, 32 * kWarps, stream, weight, step, output);
   }
-  DUET_CUDA(cudaGetLastError());
 }
 
 }  // namespace duet::cuda

@@ -14,6 +14,7 @@
 //   source  transformers' apply_rotary_pos_emb; engine/host/host_math.h
 
 #include "cuda/check.h"
+#include "cuda/device/dependent.cuh"
 #include "cuda/device/kv.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/launch.h"
@@ -63,21 +64,34 @@ __device__ void normalise_head(Head& head, const float* gamma, float epsilon, in
   }
 }
 
-__device__ void rotate_head(Head& head, const float* inverse_frequencies, float attention_factor, int position,
-                            int half, int lane) {
+struct Rotation {
+  float sine[kMostPairs];
+  float cosine[kMostPairs];
+};
+
+__device__ Rotation rotation_of(const float* inverse_frequencies, float attention_factor, int position, int half,
+                                int lane) {
+  Rotation rotation{};
 #pragma unroll
   for (int pair = 0; pair < kMostPairs; ++pair) {
     const int i = lane + 32 * pair;
     if (i >= half) break;
-    float sine;
-    float cosine;
-    sincosf(__fmul_rn(static_cast<float>(position), inverse_frequencies[i]), &sine, &cosine);
-    sine *= attention_factor;
-    cosine *= attention_factor;
+    sincosf(__fmul_rn(static_cast<float>(position), inverse_frequencies[i]), &rotation.sine[pair],
+            &rotation.cosine[pair]);
+    rotation.sine[pair] *= attention_factor;
+    rotation.cosine[pair] *= attention_factor;
+  }
+  return rotation;
+}
+
+/// Elements beyond the head's are zero and stay so.
+__device__ void rotate_head(Head& head, const Rotation& rotation) {
+#pragma unroll
+  for (int pair = 0; pair < kMostPairs; ++pair) {
     const float low = head.low[pair];
     const float high = head.high[pair];
-    head.low[pair] = fmaf(low, cosine, -high * sine);
-    head.high[pair] = fmaf(high, cosine, low * sine);
+    head.low[pair] = fmaf(low, rotation.cosine[pair], -high * rotation.sine[pair]);
+    head.high[pair] = fmaf(high, rotation.cosine[pair], low * rotation.sine[pair]);
   }
 }
 
@@ -140,13 +154,17 @@ __global__ void __launch_bounds__(32 * kWarps) rope_append_kernel(const RopeAppe
   const int lane = lane_of_thread();
   const int head_number = static_cast<int>(blockIdx.x) * kWarps + warp_of_thread();
   const int row_number = static_cast<int>(blockIdx.y);
-  if (head_number >= a.query_heads + 2 * a.kv.kv_heads) return;
+  let_next_begin();
   const StepRow row = a.rows[row_number];
-  if (row.active == 0) return;
-
   const int half = a.kv.head_size / 2;
   const bool is_query = head_number < a.query_heads;
   const bool is_key = !is_query && head_number < a.query_heads + a.kv.kv_heads;
+  Rotation rotation{};
+  if (row.active != 0 && (is_query || is_key))
+    rotation = rotation_of(a.inverse_frequencies, a.attention_factor, row.position, half, lane);
+  wait_for_previous();
+  if (row.active == 0 || head_number >= a.query_heads + 2 * a.kv.kv_heads) return;
+
   const int kv_head = (head_number - a.query_heads) % a.kv.kv_heads;
   bool fits;
   if (is_query) {
@@ -154,7 +172,7 @@ __global__ void __launch_bounds__(32 * kWarps) rope_append_kernel(const RopeAppe
     Head head = load_head(q, half, lane);
     if (const float* gamma = norm_of(a.query_norm, a.query_norm_place, a.adapters, row); gamma != nullptr)
       normalise_head(head, gamma, static_cast<float>(a.norm_epsilon), half, lane);
-    rotate_head(head, a.inverse_frequencies, a.attention_factor, row.position, half, lane);
+    rotate_head(head, rotation);
     for (int pair = 0; pair < kMostPairs && lane + 32 * pair < half; ++pair) {
       q[lane + 32 * pair] = head.low[pair];
       q[lane + 32 * pair + half] = head.high[pair];
@@ -167,7 +185,7 @@ __global__ void __launch_bounds__(32 * kWarps) rope_append_kernel(const RopeAppe
     if (is_key) {
       if (const float* gamma = norm_of(a.key_norm, a.key_norm_place, a.adapters, row); gamma != nullptr)
         normalise_head(head, gamma, static_cast<float>(a.norm_epsilon), half, lane);
-      rotate_head(head, a.inverse_frequencies, a.attention_factor, row.position, half, lane);
+      rotate_head(head, rotation);
     }
     std::byte* const page = page_of(a.kv, a.pages, row, row.position);
     const std::int64_t vector =
@@ -184,8 +202,7 @@ template <KvType kType>
 void launch(const RopeAppend& arguments, Stream stream) {
   const int heads = arguments.query_heads + 2 * arguments.kv.kv_heads;
   const dim3 grid(static_cast<unsigned>((heads + kWarps - 1) / kWarps), static_cast<unsigned>(arguments.row_count));
-  rope_append_kernel<kType><<<grid, 32 * kWarps, 0, stream>>>(arguments);
-  DUET_CUDA(cudaGetLastError());
+  launch_dependent(rope_append_kernel<kType>, grid, 32 * kWarps, stream, arguments);
 }
 
 }  // namespace

@@ -10,11 +10,15 @@
 
 namespace duet {
 
-double LayaCalibration::of(QuestionKind kind, std::size_t options) const {
+std::string option_bucket(QuestionKind kind, std::size_t options) {
   const char* size = options <= 2 ? "2" : options <= 5 ? "3-5" : options <= 10 ? "6-10" : "11+";
-  const auto bucket = by_options.find(fmt::format("{}:{}", name_of(kind), size));
+  return fmt::format("{}:{}", name_of(kind), size);
+}
+
+double LayaCalibration::of(QuestionKind kind, std::size_t options) const {
+  const auto bucket = by_options.find(option_bucket(kind, options));
   const double value = bucket == by_options.end() ? temperature.at(static_cast<std::size_t>(kind)) : bucket->second;
-  return std::isfinite(value) ? std::clamp(value, 0.5, 5.0) : 1.0;
+  return std::isfinite(value) ? std::clamp(value, kLowestTemperature, kHighestTemperature) : 1.0;
 }
 
 std::vector<double> option_probabilities(std::span<const float> logits, double temperature, std::string_view what) {
@@ -64,6 +68,18 @@ Confidences confidences_of(std::span<const double> probabilities) {
   all.entropy = std::clamp(1 - entropy / std::log(n), 0.0, 1.0);
   all.linear = std::clamp((n * all.largest - 1) / (n - 1), 0.0, 1.0);
   all.spread = std::clamp(1 - distance / middle_distance, 0.0, 1.0);
+  return all;
+}
+
+DecisionConfidence decision_confidence(std::span<const double> probabilities, std::string_view family,
+                                       QuestionKind kind) {
+  const Confidences sure = confidences_of(probabilities);
+  DecisionConfidence all{
+      .largest = sure.largest, .entropy = sure.entropy, .linear = sure.linear, .spread = sure.spread};
+  if (family == "laya")
+    all.published = kind == QuestionKind::noul ? all.largest : all.entropy;
+  else
+    all.published = kind == QuestionKind::score ? all.spread : all.linear;
   return all;
 }
 

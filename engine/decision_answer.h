@@ -4,12 +4,21 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/decision.h"
 
 /// From logits to what is answered. Probabilities are float64 here; rounding is the printer's.
 namespace duet {
+
+/// What temperatures are held inside.
+constexpr double kLowestTemperature = 0.5;
+constexpr double kHighestTemperature = 5.0;
+
+/// "choice:3-5": the name under which a kind of question with so many options has a temperature of its own. The numbers
+/// are 2 (and less), 3-5, 6-10 and 11+.
+std::string option_bucket(QuestionKind kind, std::size_t options);
 
 /// Laya's temperatures: one a kind of question, and buckets by kind and number of options, which win.
 struct LayaCalibration {
@@ -35,6 +44,11 @@ struct Confidences {
   double spread = 1;   ///< 1 - E|i - mode| / D: Kev's of score; D is the mean distance of levels to their middle.
 };
 Confidences confidences_of(std::span<const double> probabilities);
+
+/// The same as the public interface has them; `published` is the measure that the reference of `family` ("laya" or
+/// "kev") calls confidence.
+DecisionConfidence decision_confidence(std::span<const double> probabilities, std::string_view family,
+                                       QuestionKind kind);
 
 /// The first largest.
 std::size_t most_probable(std::span<const double> probabilities);

@@ -80,12 +80,20 @@ void begin_piece(Sequence& sequence, std::size_t piece, const Tokenizer* tokeniz
   sequence.preempted = false;
   if (tokenizer != nullptr) sequence.text.emplace(*tokenizer);
   sequence.stops.emplace(request.stop);
+  sequence.best_lists.resize(request.logprobs > 0 ? static_cast<std::size_t>(request.max_tokens) : 0);
+  for (std::vector<TokenLogprob>& list : sequence.best_lists) list.reserve(static_cast<std::size_t>(request.logprobs));
 }
 
 bool accept(Sequence& sequence, const SampleResult& sampled, const std::vector<std::int32_t>& end_ids) {
   Answer& answer = sequence.answer;
   GeneratedToken token{.id = sampled.id, .logprob = sampled.logprob, .best = {}};
-  if (sampled.best_count > 0) token.best.assign(sampled.best.begin(), sampled.best.begin() + sampled.best_count);
+  if (sampled.best_count > 0) {
+    if (!sequence.best_lists.empty()) {
+      token.best = std::move(sequence.best_lists.back());
+      sequence.best_lists.pop_back();
+    }
+    token.best.assign(sampled.best.begin(), sampled.best.begin() + sampled.best_count);
+  }
   answer.tokens.push_back(std::move(token));
   sequence.tokens.push_back(sampled.id);
 

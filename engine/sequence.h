@@ -59,8 +59,9 @@ struct Sequence {
   bool preempted = false;        ///< Its pages were taken away while this piece ran.
   std::int64_t lost_tokens = 0;  ///< Tokens in the pages then.
   int steps = 0;
-  double started = -1, first_token = -1;  ///< Below 0: not yet.
-  std::string released;                   ///< Scratch of `accept`.
+  double started = -1, first_token = -1;              ///< Below 0: not yet.
+  std::string released;                               ///< Scratch of `accept`.
+  std::vector<std::vector<TokenLogprob>> best_lists;  ///< Room for those of the tokens to come, where they are wanted.
   Answer answer;
 
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }

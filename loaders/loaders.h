@@ -36,4 +36,8 @@ std::optional<std::string> read_checkpoint_text(const std::filesystem::path& pat
 std::unique_ptr<AdapterSource> open_adapter(const std::filesystem::path& path, const ModelSpec& base,
                                             std::string_view base_name);
 
+/// What open_adapter would give of a folder that has its adapter_config.json alone: tensors, bytes and largest rank, no
+/// modules. Matrices count as float32, in which PEFT writes them unless told otherwise: files in 16 bits take less.
+AdapterSpec read_adapter_config_only(const std::filesystem::path& path, const ModelSpec& base);
+
 }  // namespace duet::loaders

@@ -8,6 +8,7 @@
 #include "loaders/mapped_file.h"
 #include "loaders/storage_choice.h"
 #include "tools/run/batch.h"
+#include "tools/run/calibrate.h"
 #include "tools/run/decide.h"
 #include "tools/run/evaluate.h"
 #include "tools/run/interrupt.h"
@@ -76,7 +77,8 @@ Engine open(const RunOptions& options) {
   return engine;
 }
 
-Code answer(Engine& engine, const RunOptions& options, Interrupts& interrupts) {
+Code answer(Engine& engine, const RunOptions& options, const LabelledData& labelled, Interrupts& interrupts) {
+  if (options.calibrate.asked) return run_calibration(engine, options, labelled, interrupts);
   if (options.decide.asked) return run_decide(engine, options, interrupts);
   if (!options.samples.empty() || !options.evaluate.empty()) return run_evaluation(engine, options, interrupts);
   if (!options.input.empty()) return run_batch(engine, options, interrupts);
@@ -94,10 +96,11 @@ int run(RunOptions& options) {
     return 0;
   }
   Interrupts interrupts;
+  const LabelledData labelled = options.calibrate.asked ? read_labelled(options) : LabelledData();
   Engine engine = open(options);
   interrupts.watch(&engine);
   const auto begin = std::chrono::steady_clock::now();
-  const Code code = answer(engine, options, interrupts);
+  const Code code = answer(engine, options, labelled, interrupts);
   if (options.stats)
     fmt::print(stderr, "{}\n",
                stats_text(engine, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));

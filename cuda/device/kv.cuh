@@ -144,19 +144,19 @@ struct Eighth<KvType::int8> {
 template <KvType kType>
 using RawEight = typename Eighth<kType>::Raw;
 
-/// From memory that no running kernel writes. Zeros where `wanted` is false; then nothing is read. Volatile, so that
-/// loads stay where they are issued, ahead of the maths.
+/// From memory that an earlier kernel may have written while this one began (device/dependent.cuh). Zeros where
+/// `wanted` is false; then nothing is read. Volatile, so that loads stay where they are issued, ahead of the maths.
 __device__ inline void load_eight(const std::byte* source, bool wanted, uint4& eight) {
   asm volatile(
       "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "=&r"(eight.x), "=&r"(eight.y), "=&r"(eight.z), "=&r"(eight.w)
       : "l"(source), "r"(static_cast<int>(wanted)));
 }
 __device__ inline void load_eight(const std::byte* source, bool wanted, uint2& eight) {
   asm volatile(
       "{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+      "@p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
       : "=&r"(eight.x), "=&r"(eight.y)
       : "l"(source), "r"(static_cast<int>(wanted)));
 }

@@ -89,18 +89,17 @@ class HeldRow {
   float4 held_[kTurns > 0 ? kTurns : 1];
 };
 
-/// gamma * ((x * scale) * inverse).
+/// (gamma + offset) * ((x * scale) * inverse).
 template <int kTurns>
 struct NormedSource {
   const HeldRow<kTurns, PlainSource>& x;
-  const float* gamma;
-  std::int64_t columns;
+  const HeldRow<(kTurns <= 4 ? kTurns : 0), PlainSource>& gamma;
   float offset;  // 1 where gamma is zero-centred.
   float scale;
   float inverse;
   __device__ float4 operator()(int turn, std::int64_t vector) const {
     const float4 value = x.at(turn, vector);
-    const float4 g = load_vector(gamma, vector, columns);
+    const float4 g = gamma.at(turn, vector);
     return make_float4((g.x + offset) * ((value.x * scale) * inverse), (g.y + offset) * ((value.y * scale) * inverse),
                        (g.z + offset) * ((value.z * scale) * inverse), (g.w + offset) * ((value.w * scale) * inverse));
   }
@@ -145,27 +144,47 @@ struct RowShared {
 
 // ---- the row's end ----
 
+/// A row's power of two and its inverse; 1 for zeros and for what is not finite.
+struct RowPower {
+  float power;
+  float inverse;
+  bool finite;
+};
+
+template <int kTurns, class Source>
+__device__ inline RowPower power_of(const HeldRow<kTurns, Source>& row, RowShared& shared) {
+  constexpr int kTargetExponent = 14;  // The largest magnitude goes to [2^14, 2^15): f16 ends at 2^16.
+  const std::uint32_t largest = largest_bits(row, shared.largest[0]);
+  const bool finite = largest < kInfinityBits;
+  if (largest == 0 || !finite) return {1.0F, 1.0F, finite};
+  // Biased exponents; the factor stays a normal number, so rows below 2^-112 end lower than 2^14.
+  const int exponent = max(static_cast<int>(largest >> 23) - kTargetExponent, 1);
+  return {__uint_as_float(static_cast<std::uint32_t>(exponent) << 23),
+          __uint_as_float(static_cast<std::uint32_t>(254 - exponent) << 23), true};
+}
+
+struct FourHalves {
+  __half2 low;
+  __half2 high;
+};
+
+__device__ inline FourHalves prepared_elements(const float4& v, const RowPower& power) {
+  if (!power.finite) return {};
+  return {__floats2half2_rn(v.x * power.inverse, v.y * power.inverse),
+          __floats2half2_rn(v.z * power.inverse, v.w * power.inverse)};
+}
+
 /// Writes out [4 vectors] and *factor. False where an element is not finite: then zeros and factor 1.
 template <int kTurns, class Source>
 __device__ inline bool write_prepared(const HeldRow<kTurns, Source>& row, std::uint16_t* out, float* factor,
                                       RowShared& shared) {
-  constexpr int kTargetExponent = 14;  // The largest magnitude goes to [2^14, 2^15): f16 ends at 2^16.
-  const std::uint32_t largest = largest_bits(row, shared.largest[0]);
-  const bool finite = largest < kInfinityBits;
-  // Biased exponents; the factor stays a normal number, so rows below 2^-112 end lower than 2^14.
-  const int exponent = max(static_cast<int>(largest >> 23) - kTargetExponent, 1);
-  const bool plain = largest == 0 || !finite;
-  const float power = plain ? 1.0F : __uint_as_float(static_cast<std::uint32_t>(exponent) << 23);
-  const float inverse = plain ? 1.0F : __uint_as_float(static_cast<std::uint32_t>(254 - exponent) << 23);
+  const RowPower power = power_of(row, shared);
   row.each([&](std::int64_t vector, const float4& v) {
-    __half2 pair[2] = {__floats2half2_rn(v.x * inverse, v.y * inverse),
-                       __floats2half2_rn(v.z * inverse, v.w * inverse)};
-    uint2 words = *reinterpret_cast<const uint2*>(pair);
-    if (!finite) words = make_uint2(0, 0);
-    *reinterpret_cast<uint2*>(out + vector * kVectorElements) = words;
+    const FourHalves halves = prepared_elements(v, power);
+    *reinterpret_cast<uint2*>(out + vector * kVectorElements) = reinterpret_cast<const uint2&>(halves);
   });
-  if (threadIdx.x == 0) *factor = power;
-  return finite;
+  if (threadIdx.x == 0) *factor = power.power;
+  return power.finite;
 }
 
 struct NormFinite {
@@ -173,11 +192,16 @@ struct NormFinite {
   bool result;
 };
 
-/// RMSNorm of x [columns], then write_prepared. Sums in float32: relative error below (turns + 13) * 2^-24.
+/// gamma, held where the registers suffice.
 template <int kTurns>
-__device__ inline NormFinite write_normalised(const float* x, const float* gamma, std::int64_t columns, float epsilon,
-                                              float offset, std::int64_t vectors, std::uint16_t* out, float* factor,
-                                              RowShared& shared) {
+using HeldGamma = HeldRow<(kTurns <= 4 ? kTurns : 0), PlainSource>;
+
+/// RMSNorm of x [columns]; end(normed row) is true where it is finite. Sums in float32: relative error below
+/// (turns + 13) * 2^-24.
+template <int kTurns, class End>
+__device__ inline NormFinite end_normalised(const float* x, const HeldGamma<kTurns>& gamma, std::int64_t columns,
+                                            float epsilon, float offset, std::int64_t vectors, RowShared& shared,
+                                            End end) {
   const HeldRow<kTurns, PlainSource> row({x, columns}, vectors);
   const auto count = static_cast<float>(columns);
   float scale = 1;
@@ -192,8 +216,8 @@ __device__ inline NormFinite write_normalised(const float* x, const float* gamma
     }
   }
   const float inverse = 1.0F / sqrtf(sum / count + epsilon * scale * scale);
-  const NormedSource<kTurns> normed{row, gamma, columns, offset, scale, inverse};
-  const bool result = write_prepared(HeldRow<kTurns, NormedSource<kTurns>>(normed, vectors), out, factor, shared);
+  const NormedSource<kTurns> normed{row, gamma, offset, scale, inverse};
+  const bool result = end(HeldRow<kTurns, NormedSource<kTurns>>(normed, vectors));
   return {finite, result};
 }
 

@@ -7,7 +7,7 @@
 #include "duet/c_api.h"
 #include "duet/decide.h"
 #include "engine/api/c_border.h"
-#include "engine/api/decide.h"
+#include "engine/decision_rules.h"
 #include "loaders/names.h"
 
 // Decisions in C.
@@ -207,7 +207,7 @@ duet_code duet_decision_confidence(const duet_decision* decision, size_t index, 
         if (index >= duet_decision_answer_count(decision))
           throw duet::Error(duet::Code::invalid_argument, "The decision has no such answer",
                             "Ask duet_decision_answer_count how many there are");
-        *value = duet::api::measure_of(answer_at(decision, index).confidence, measure);
+        *value = duet::measure_of(answer_at(decision, index).confidence, measure);
       },
       decision, measure, value);
 }

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "engine/api/prepare.h"
+#include "engine/decision_answer.h"
+#include "engine/decision_rules.h"
 #include "engine/decision_text.h"
 #include "loaders/decision_json.h"
 #include "loaders/names.h"
@@ -88,6 +90,7 @@ DecisionAnswer blank_answer(const Question& question, const ModelParts& model, s
   answer.question = question.name;
   answer.kind = question.kind;
   answer.model = model.name;
+  answer.family = model.laya ? "laya" : "kev";
   for (const QuestionOption& option : question.options) {
     answer.labels.push_back(option.label);
     const bool described = option.description.kind != JsonValue::Kind::null;
@@ -96,13 +99,18 @@ DecisionAnswer blank_answer(const Question& question, const ModelParts& model, s
   return answer;
 }
 
-/// What logits say.
-void complete(std::span<const float> logits, double temperature, std::string_view what, DecisionAnswer& answer) {
-  answer.probabilities = option_probabilities(logits, temperature, what);
+/// What logits say, at the checkpoint's temperature unless the rules have one.
+void complete(std::span<const float> logits, double temperature, const DecisionRules* rules, std::string_view what,
+              DecisionAnswer& answer) {
+  const DecisionTemperature* fitted =
+      rules == nullptr ? nullptr : fitted_temperature(*rules, answer.model, answer.kind, answer.labels.size());
+  answer.logits.assign(logits.begin(), logits.end());
+  answer.temperature = fitted == nullptr ? temperature : fitted->value;
+  answer.temperature_is_fitted = fitted != nullptr;
+  answer.probabilities = option_probabilities(logits, answer.temperature, what);
   answer.choice = most_probable(answer.probabilities);
   answer.score = answer.kind == QuestionKind::choice ? 0 : mean_level(answer.probabilities);
-  const Confidences sure = confidences_of(answer.probabilities);
-  answer.confidence = {.largest = sure.largest, .entropy = sure.entropy, .linear = sure.linear, .spread = sure.spread};
+  answer.confidence = decision_confidence(answer.probabilities, answer.family, answer.kind);
 }
 
 std::string asked_of(const DecisionAnswer& answer, const ModelParts& model) {
@@ -133,14 +141,13 @@ LayaQuestions prepare_laya(const DecisionProblem& problem, const ModelParts& mod
   return all;
 }
 
-void answer_laya(const ModelParts& model, LayaQuestions& questions) {
+void answer_laya(const ModelParts& model, const DecisionRules* rules, LayaQuestions& questions) {
   for (std::size_t i = 0; i < questions.rows.size(); ++i) {
     const EncodedRow& row = questions.rows[i];
     DecisionAnswer& answer = questions.answers[i];
     const std::string what = asked_of(answer, model);
-    complete(row.option_logits, model.laya->settings.calibration.of(answer.kind, answer.labels.size()), what, answer);
-    answer.confidence.published =
-        answer.kind == QuestionKind::noul ? answer.confidence.largest : answer.confidence.entropy;
+    const double temperature = model.laya->settings.calibration.of(answer.kind, answer.labels.size());
+    complete(row.option_logits, temperature, rules, what, answer);
     answer.act_probability = option_probabilities(row.act_logits, 1.0, what)[0];
   }
 }
@@ -173,7 +180,7 @@ KevQuestions prepare_kev(const DecisionProblem& problem, const ModelParts& model
   return all;
 }
 
-void answer_kev(const ModelParts& model, KevQuestions& questions) {
+void answer_kev(const ModelParts& model, const DecisionRules* rules, KevQuestions& questions) {
   const auto hidden = static_cast<std::size_t>(questions.head->hidden);
   std::vector<float> logits;
   for (std::size_t i = 0; i < questions.requests.size(); ++i) {
@@ -181,38 +188,8 @@ void answer_kev(const ModelParts& model, KevQuestions& questions) {
     const std::span<const float> rows = questions.requests[i].readout->rows;
     logits.resize(answer.labels.size());
     pointer_logits(*questions.head, rows.last(hidden), rows.first(rows.size() - hidden), logits);
-    complete(logits, questions.head->temperature, asked_of(answer, model), answer);
-    answer.confidence.published =
-        answer.kind == QuestionKind::score ? answer.confidence.spread : answer.confidence.linear;
+    complete(logits, questions.head->temperature, rules, asked_of(answer, model), answer);
   }
-}
-
-double measure_of(const DecisionConfidence& confidence, const std::string& name) {
-  if (name == "largest") return confidence.largest;
-  if (name == "entropy") return confidence.entropy;
-  if (name == "linear") return confidence.linear;
-  if (name == "spread") return confidence.spread;
-  if (name == "published") return confidence.published;
-  refuse(fmt::format("There is no measure of confidence called {}", quote(name)),
-         "Known are largest, entropy, linear, spread and published");
-}
-
-void check_rules(const DecisionRules& rules) {
-  (void)measure_of({}, rules.measure);
-  if (rules.fast == rules.deep) refuse(fmt::format("The rules name {} as both models", quote(rules.fast)), "Name two");
-  for (const double threshold : rules.threshold)
-    if (!std::isfinite(threshold)) refuse(fmt::format("A threshold is {}", threshold), "Give a number such as 0.7");
-}
-
-bool escalates(DecisionAnswer& answer, const DecisionRules& rules) {
-  const double threshold = rules.threshold.at(static_cast<std::size_t>(answer.kind));
-  const double measure = measure_of(answer.confidence, rules.measure);
-  if (measure >= threshold) {
-    answer.reason = fmt::format("{} {:.2f}", rules.measure, measure);
-    return false;
-  }
-  answer.reason = fmt::format("{} {:.2f} is below {:.2f}", rules.measure, measure, threshold);
-  return true;
 }
 
 }  // namespace duet::api

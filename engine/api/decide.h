@@ -6,10 +6,9 @@
 #include "duet/engine.h"
 #include "engine/api/open.h"
 #include "engine/decision.h"
-#include "engine/decision_answer.h"
 #include "engine/request.h"
 
-/// Typed questions: from a request to rows, from logits to answers, and who is asked again.
+/// Typed questions: from a request to rows, and from logits to answers.
 namespace duet::api {
 
 /// Throws Error(invalid_argument or bad_file) naming the question that makes no sense.
@@ -22,8 +21,9 @@ struct LayaQuestions {
 };
 LayaQuestions prepare_laya(const DecisionProblem& problem, const ModelParts& model);
 
-/// Completes the answers from the rows' logits. Throws Error(non_finite).
-void answer_laya(const ModelParts& model, LayaQuestions& questions);
+/// Completes the answers from the rows' logits, at the temperatures of `rules` where they have some; `rules` may be
+/// null. Throws Error(non_finite).
+void answer_laya(const ModelParts& model, const DecisionRules* rules, LayaQuestions& questions);
 
 /// Rows of a Kev: one state, a branch a question; and with what head they are read.
 struct KevQuestions {
@@ -36,16 +36,7 @@ struct KevQuestions {
 KevQuestions prepare_kev(const DecisionProblem& problem, const ModelParts& model, const std::string& adapter,
                          std::shared_ptr<const PointerHead> head);
 
-/// Completes the answers from the rows that were read. Throws Error(non_finite).
-void answer_kev(const ModelParts& model, KevQuestions& questions);
-
-/// The named measure. Throws Error(invalid_argument) when there is none of that name.
-double measure_of(const DecisionConfidence& confidence, const std::string& name);
-
-/// Throws Error(invalid_argument) for rules that make no sense.
-void check_rules(const DecisionRules& rules);
-
-/// Whether the deep model shall be asked; fills `answer.reason` either way.
-bool escalates(DecisionAnswer& answer, const DecisionRules& rules);
+/// Completes the answers from the rows that were read, as answer_laya does.
+void answer_kev(const ModelParts& model, const DecisionRules* rules, KevQuestions& questions);
 
 }  // namespace duet::api

@@ -8,6 +8,7 @@
 #include "engine/api/decide.h"
 #include "engine/api/open.h"
 #include "engine/api/prepare.h"
+#include "engine/decision_rules.h"
 #include "engine/router.h"
 #include "loaders/loaders.h"
 #include "loaders/storage_choice.h"
@@ -107,11 +108,12 @@ class Engine::Impl {
     try {
       const DecisionProblem problem = api::problem_of(request);
       if (rules == nullptr) {
-        decision = ask_model(request, request.model, problem);
+        decision = ask_model(request, request.model, problem, nullptr);
       } else {
-        api::check_rules(*rules);
-        decision = ask_model(request, rules->fast, problem);
-        escalate(request, *rules, problem, decision);
+        if (const std::string wrong = check_decision_rules(*rules); !wrong.empty())
+          throw Error(Code::invalid_argument, "The rules make no sense: " + wrong, "Correct them");
+        decision = ask_model(request, rules->fast, problem, rules);
+        if (!rules->deep.empty()) escalate(request, *rules, problem, decision);
       }
     } catch (const Error& error) {
       decision = {.code = error.code(), .message = error.what()};
@@ -182,10 +184,11 @@ class Engine::Impl {
   }
 
   /// Throws Error when the model cannot be asked; a failure while it runs is the decision's.
-  Decision ask_model(const DecisionRequest& request, const std::string& name, const DecisionProblem& problem) {
+  Decision ask_model(const DecisionRequest& request, const std::string& name, const DecisionProblem& problem,
+                     const DecisionRules* rules) {
     const int index = api::find_model(opened_.models, name);
     const api::ModelParts& model = parts(index);
-    if (!model.laya) return ask_kev(request, index, problem);
+    if (!model.laya) return ask_kev(request, index, problem, rules);
     Decision decision;
     if (problem.questions.empty()) return decision;
     api::LayaQuestions questions = api::prepare_laya(problem, model);
@@ -198,14 +201,15 @@ class Engine::Impl {
     const Answer answer = wait(submit_ready(std::move(ready)));
     if (answer.code != Code::ok) return {.code = answer.code, .message = answer.message};
     questions.rows = std::move(*batch);
-    api::answer_laya(model, questions);
+    api::answer_laya(model, rules, questions);
     for (const EncodedRow& row : questions.rows) decision.input_tokens += static_cast<std::int64_t>(row.ids.size());
     decision.answers = std::move(questions.answers);
     return decision;
   }
 
   /// The first question computes the state, whose pages the others then find.
-  Decision ask_kev(const DecisionRequest& request, int index, const DecisionProblem& problem) {
+  Decision ask_kev(const DecisionRequest& request, int index, const DecisionProblem& problem,
+                   const DecisionRules* rules) {
     const api::ModelParts& model = parts(index);
     std::string adapter;
     std::shared_ptr<const PointerHead> head;
@@ -244,7 +248,7 @@ class Engine::Impl {
     }
     for (const Ticket ticket : tickets) take(ticket);
     if (decision.code != Code::ok) return decision;
-    api::answer_kev(model, questions);
+    api::answer_kev(model, rules, questions);
     decision.answers = std::move(questions.answers);
     return decision;
   }
@@ -255,12 +259,12 @@ class Engine::Impl {
     DecisionProblem unsure{.state = problem.state, .questions = {}};
     std::vector<std::size_t> places;
     for (std::size_t i = 0; i < decision.answers.size(); ++i) {
-      if (!api::escalates(decision.answers[i], rules)) continue;
+      if (!escalates(decision.answers[i], rules)) continue;
       unsure.questions.push_back(problem.questions[i]);
       places.push_back(i);
     }
     if (places.empty()) return;
-    const Decision deep = ask_model(request, rules.deep, unsure);
+    const Decision deep = ask_model(request, rules.deep, unsure, &rules);
     decision.input_tokens += deep.input_tokens;
     for (std::size_t k = 0; k < places.size(); ++k) {
       DecisionAnswer& answer = decision.answers[places[k]];

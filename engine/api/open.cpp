@@ -110,16 +110,10 @@ AdapterHeader read_adapter(const AdapterOptions& options, const ModelHeader& mod
   return header;
 }
 
-// adapter_config.json alone: its rank on all projections is the most that a plain adapter takes.
-AdapterHeader guess_adapter(const AdapterOptions& options, const ModelSpec& spec) {
-  constexpr std::int64_t kLargestRank = 1 << 16;
-  const fs::path file = fs::path(options.path) / "adapter_config.json";
-  const loaders::Json json = loaders::read_json_file(file);
-  const loaders::JsonObject config(json, file.string());
-  AdapterHeader header{.options = &options, .source = {}, .slot_bytes = 0, .rank = 0};
-  header.rank = static_cast<int>(config.integer("r", 1, kLargestRank));
-  header.slot_bytes = slot_bytes_for_rank(spec, header.rank);
-  return header;
+// adapter_config.json alone.
+AdapterHeader expected_adapter(const AdapterOptions& options, const ModelSpec& spec) {
+  const AdapterSpec expected = loaders::read_adapter_config_only(options.path, spec);
+  return {.options = &options, .source = {}, .slot_bytes = expected.bytes, .rank = expected.largest_rank};
 }
 
 void read_base(ModelHeader& header, bool only_planning) {
@@ -146,8 +140,8 @@ ModelHeader read_model(const ModelOptions& options, bool only_planning) {
   if (header.weights.linear == WeightType::automatic) header.weights.linear = WeightType::as_stored;
   read_base(header, only_planning);
   for (const AdapterOptions& adapter : options.adapters) {
-    const bool guess = only_planning && !has_weights(adapter.path);
-    header.adapters.push_back(guess ? guess_adapter(adapter, header.spec) : read_adapter(adapter, header));
+    const bool only_config = only_planning && !has_weights(adapter.path);
+    header.adapters.push_back(only_config ? expected_adapter(adapter, header.spec) : read_adapter(adapter, header));
   }
   return header;
 }

@@ -69,12 +69,16 @@ struct DecisionAnswer {
   QuestionKind kind = QuestionKind::choice;
   std::vector<std::string> labels = {};        ///< choice: the labels; score: "0", "1", ...; noul: "false", "true".
   std::vector<std::string> descriptions = {};  ///< Of each label, as the model's family renders it; may be empty.
-  std::vector<double> probabilities = {};      ///< One for each label, in order; they add up to 1.
-  std::size_t choice = 0;                      ///< The first most probable label.
-  double score = 0;                            ///< score: sum of i p_i; noul: P(true).
+  std::vector<double> probabilities = {};      ///< softmax(logits / temperature), one for each label, in order.
+  std::vector<float> logits = {};              ///< Of each label, before temperature: what calibration fits on.
+  double temperature = 1;
+  bool temperature_is_fitted = false;  ///< It came from DecisionRules, not from the checkpoint.
+  std::size_t choice = 0;              ///< The first most probable label.
+  double score = 0;                    ///< score: sum of i p_i; noul: P(true).
   DecisionConfidence confidence = {};
   double act_probability = 0;          ///< Laya's act head; for completeness, it says next to nothing.
   std::string model = {};              ///< Which model gave it.
+  std::string family = {};             ///< "laya" or "kev": the format of that model's checkpoint.
   bool escalated = false;              ///< Another model was asked first.
   std::string reason = {};             ///< "largest 0.41 is below 0.70", ...; empty when nothing was routed.
   std::int64_t state_tokens = 0;       ///< Of the whole state, as this model reads it.
@@ -90,13 +94,29 @@ struct Decision {
   double seconds = 0;                        ///< From request to answer.
 };
 
+/// A temperature that was fitted on labelled questions; it wins over the checkpoint's own.
+struct DecisionTemperature {
+  std::string model = {};
+  /// Which questions: a kind ("choice"), or a kind with a number of options, which wins ("choice:3-5"). Numbers are
+  /// those of Laya's checkpoints: 2 (also one), 3-5, 6-10, 11+.
+  std::string questions = {};
+  double value = 1;  ///< In [0.5, 5].
+};
+
 /// The fast model answers every question; those of which it is not sure enough go to the deep one with the same state.
 struct DecisionRules {
   std::string fast = "laya";
-  std::string deep = "kev";
+  std::string deep = "kev";         ///< Empty: the fast model answers alone.
   std::string measure = "largest";  ///< A field of DecisionConfidence.
   /// By QuestionKind: below it the deep model is asked. 0: never, above 1: always.
   std::array<double, 3> threshold = {0.7, 0.7, 0.7};
+  std::vector<DecisionTemperature> temperatures = {};  ///< Of either model.
 };
+
+/// Reads rules from a JSON file, as `engine_run calibrate --output` writes it; absent keys keep their defaults:
+///     {"fast": "laya", "deep": "kev", "measure": "largest", "threshold": {"choice": 0.8, "score": 0.7, "noul": 0.7},
+///      "temperatures": {"laya": {"choice": 1.4, "choice:3-5": 1.3}}}
+/// Throws Error(bad_file) for an unknown key, a wrong kind and rules that make no sense.
+DUET_API DecisionRules read_decision_rules(const std::string& path);
 
 }  // namespace duet

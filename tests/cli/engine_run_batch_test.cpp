@@ -66,6 +66,27 @@ TEST_F(Batch, AnswersKeepTheOrderAndCarryIds) {
   EXPECT_EQ(lines[20]["logprobs"][1].size(), 2U);
 }
 
+TEST_F(Batch, ALineMaySetWhatTheFlagsSet) {
+  input(R"({"prompt": "one", "max_tokens": 3, "logit_bias": {"70": 1000}, "ignore_end_tokens": true})"
+        "\n"
+        R"({"prompt": "one two three four", "max_length": 4, "length_policy": "truncate", "max_tokens": 2})"
+        "\n"
+        R"({"prompt": "one", "logit_bias": {"seventy": 1}})"
+        "\n"
+        R"({"prompt": "one", "length_policy": "shorten"})"
+        "\n");
+  const Ended ended = engine_run(arguments());
+  EXPECT_NE(ended.err.find("seventy"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("line 3 is skipped"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("line 4 is skipped"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("shorten"), std::string::npos) << ended.err;
+  const std::vector<Json> lines = answers();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["ids"], Json({70, 70, 70}));
+  EXPECT_EQ(lines[1]["counters"]["prompt_tokens"], 4);
+  EXPECT_GT(lines[1]["counters"]["removed_tokens"], 0);
+}
+
 TEST_F(Batch, BadLinesAreNamedAndSkippedAndTheRestIsAnswered) {
   const std::string deep = R"({"prompt": "x", "stop": )" + std::string(100000, '[') + "\n";
   input(R"({"prompt": "one"})"

@@ -45,6 +45,7 @@ TEST(Allocations, ADecodeStepMakesNone) {
   request.sampling.temperature = 0.8;
   request.sampling.top_p = 0.9;
   request.sampling.repetition_penalty = 1.1;
+  request.logprobs = 5;
   const Answer answer = runtime.wait(runtime.submit(request));
   ASSERT_EQ(answer.tokens.size(), 1000U);
   // From the first decode step to the last, over 56 page borders and what is remembered of them.

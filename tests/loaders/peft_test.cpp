@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "loaders/hf_config.h"
 #include "loaders/json_file.h"
@@ -690,6 +692,33 @@ TEST(GoldenAdapters, ResolveAsInPeft) {
       }
       EXPECT_EQ(got, want);
       EXPECT_TRUE(reports(*adapter, "tensors used"));
+    }
+  }
+  EXPECT_GE(adapters, 25);
+}
+
+/// What a slot holds, but for the types of its numbers.
+std::multiset<std::tuple<int, int, int, std::int64_t, std::int64_t>> shapes_of(const AdapterSpec& spec) {
+  std::multiset<std::tuple<int, int, int, std::int64_t, std::int64_t>> shapes;
+  for (const AdapterTensor& tensor : spec.tensors)
+    shapes.emplace(static_cast<int>(tensor.kind), static_cast<int>(tensor.part), tensor.layer, tensor.rows,
+                   tensor.columns);
+  return shapes;
+}
+
+TEST(GoldenAdapters, HoldWhatTheirConfigsSay) {
+  int adapters = 0;
+  for (const auto& base : fs::directory_iterator(test::golden_directory() / "adapters")) {
+    std::vector<std::string> notes;
+    const ModelSpec spec = read_hf_config(test::golden_directory() / "models" / base.path().filename(), notes);
+    for (const auto& folder : fs::directory_iterator(base)) {
+      SCOPED_TRACE(folder.path().string());
+      ++adapters;
+      const auto adapter = open_adapter(folder.path(), spec, base.path().filename().string());
+      const AdapterSpec planned = read_adapter_config_only(folder.path(), spec);
+      EXPECT_EQ(shapes_of(planned), shapes_of(adapter->spec()));
+      EXPECT_GE(planned.bytes, adapter->spec().bytes);
+      EXPECT_EQ(planned.largest_rank, adapter->spec().largest_rank);
     }
   }
   EXPECT_GE(adapters, 25);

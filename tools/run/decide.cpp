@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
-#include "loaders/json_file.h"
 #include "loaders/mapped_file.h"
 #include "tools/run/batch_output.h"
 #include "tools/run/decide_report.h"
+#include "tools/run/decision_request.h"
 #include "tools/run/line_reader.h"
 #include "tools/run/terminal.h"
 
@@ -20,68 +18,31 @@ using loaders::Json;
 
 constexpr std::size_t kLargestState = std::size_t{16} << 20;
 
-Json questions_json(const std::vector<DecisionQuestion>& questions) {
-  Json all = Json::object();
-  for (const DecisionQuestion& question : questions) {
-    Json one = {{"type", name_of(question.kind)}, {"instructions", question.instructions}};
-    if (question.kind == QuestionKind::choice) {
-      one["criteria"] = Json::object();
-      for (const DecisionOption& option : question.options) {
-        if (one["criteria"].contains(option.label))
-          throw Error(Code::invalid_argument,
-                      fmt::format("--choice {} has the label '{}' twice", question.name, option.label), "Remove one");
-        one["criteria"][option.label] = option.description.empty() ? Json() : Json(option.description);
-      }
-    } else if (question.kind == QuestionKind::score) {
-      one["criteria"] = Json::array();
-      for (const DecisionOption& option : question.options) one["criteria"].push_back(option.description);
-    }
-    if (all.contains(question.name))
-      throw Error(Code::invalid_argument, fmt::format("Two questions are called '{}'", question.name),
-                  "Give each its own name");
-    all[question.name] = std::move(one);
-  }
-  return all;
-}
-
-/// JSON text. Throws Error(invalid_argument), naming `what`, when a string in it is not valid UTF-8.
-std::string text_of(const Json& json, std::string_view what) {
-  try {
-    return json.dump();
-  } catch (const Json::exception&) {
-    throw Error(Code::invalid_argument, fmt::format("Not valid UTF-8: {}", what), "Save or type it as UTF-8");
-  }
-}
-
-/// Texts are put together, not parsed and printed again: numbers in a state keep their spelling.
-std::string request_json(const std::string& state_json, const std::string& questions_json_text) {
-  return fmt::format(R"({{"state": {}, "questions": {}}})", state_json, questions_json_text);
-}
-
 class Deciding {
  public:
   Deciding(Engine& engine, const RunOptions& options, Interrupts& interrupts)
-      : engine_(engine), options_(options), interrupts_(interrupts) {
-    if (!options.decide.questions_file.empty())
-      questions_ = loaders::read_text_file(options.decide.questions_file, kLargestState);
-    else if (!options.decide.questions.empty())
-      questions_ = text_of(questions_json(options.decide.questions), "a question");
+      : engine_(engine),
+        options_(options),
+        interrupts_(interrupts),
+        rules_(rules_of(options)),
+        questions_(questions_text(options.decide)) {
+    if (!rules_.temperatures.empty() && !options.quiet) print_remark(temperatures_remark(rules_));
   }
 
   Code run() {
     if (!options_.input.empty()) return run_batch();
     if (!options_.decide.states_file.empty()) return run_lines();
-    return show(decide(request_json(state_json(), questions_)), {});
+    return show(decide(request_text(state_json(), questions_)), {});
   }
 
  private:
   std::string state_json() const {
     const DecideOptions& own = options_.decide;
-    if (own.state_given) return text_of(Json(own.state), "the state");
+    if (own.state_given) return json_text(Json(own.state), "the state");
     if (own.state_file.empty())
-      return text_of(Json(LineReader("-", "what is piped in", &interrupts_).rest(kLargestState)), "standard input");
+      return json_text(Json(LineReader("-", "what is piped in", &interrupts_).rest(kLargestState)), "standard input");
     std::string text = loaders::read_text_file(own.state_file, kLargestState);
-    return own.state_file.ends_with(".json") ? text : text_of(Json(text), own.state_file);
+    return own.state_file.ends_with(".json") ? text : json_text(Json(text), own.state_file);
   }
 
   Decision decide(std::string json) {
@@ -89,14 +50,7 @@ class Deciding {
     request.json = std::move(json);
     request.priority = options_.request.priority;
     request.deadline = options_.request.deadline;
-    if (options_.mode == Mode::route) {
-      DecisionRules rules = options_.decide.rules;
-      rules.fast = options_.rules.fast;
-      rules.deep = options_.rules.deep;
-      return engine_.decide(request, rules);
-    }
-    request.model = options_.only_model;
-    return engine_.decide(request);
+    return engine_.decide(request, rules_);
   }
 
   Code show(const Decision& decision, const std::string& heading) {
@@ -116,7 +70,7 @@ class Deciding {
     Code first_failure = Code::ok;
     for (std::string line; lines.next(line) && !interrupts_.pending();) {
       const Code code =
-          show(decide(request_json(text_of(Json(line), fmt::format("line {}", lines.line_number())), questions_)),
+          show(decide(request_text(json_text(Json(line), fmt::format("line {}", lines.line_number())), questions_)),
                fmt::format("{}. {}\n", lines.line_number(), without_controls(line)));
       if (first_failure == Code::ok) first_failure = code;
     }
@@ -173,12 +127,7 @@ class Deciding {
         if (!id->is_string() && !id->is_number()) object.refuse("id", "a string or a number");
         read.id_json = id->dump();
       }
-      read.request = line;
-      if (questions_.empty()) return read;
-      if (object.has("questions")) object.refuse("questions", "nothing, as the command line brings the questions,");
-      const std::size_t end = line.rfind('}');
-      const bool is_empty = json.empty();
-      read.request = fmt::format("{}{} \"questions\": {}}}", line.substr(0, end), is_empty ? "" : ",", questions_);
+      read.request = with_questions(line, object, questions_);
     } catch (const Error& error) {
       read.problem = error.what();
     }
@@ -188,6 +137,7 @@ class Deciding {
   Engine& engine_;
   const RunOptions& options_;
   Interrupts& interrupts_;
+  DecisionRules rules_;
   std::string questions_;  // JSON text; empty: every line brings its own.
 };
 

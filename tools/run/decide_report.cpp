@@ -42,6 +42,8 @@ Json answer_json(const DecisionAnswer& answer) {
   json["confidence"] = answer.confidence.published;
   json["answer_confidence"] = answer.confidence.largest;
   json["model"] = answer.model;
+  json["temperature"] = answer.temperature;
+  json["temperature_from"] = answer.temperature_is_fitted ? "rules" : "checkpoint";
   if (!answer.reason.empty()) {
     json["escalated"] = answer.escalated;
     json["reason"] = answer.reason;
@@ -104,6 +106,7 @@ std::string others(const DecisionAnswer& answer) {
 std::string remarks(const DecisionAnswer& answer) {
   std::string text = answer.model;
   if (!answer.reason.empty()) text += fmt::format(" ({}{})", answer.escalated ? "asked as " : "", answer.reason);
+  if (answer.temperature_is_fitted) text += fmt::format("; temperature {:.3g} by the rules", answer.temperature);
   if (answer.state_tokens_kept < answer.state_tokens)
     text += fmt::format("; read {} of the state's {} tokens", answer.state_tokens_kept, answer.state_tokens);
   if (answer.distinct_options < static_cast<int>(answer.labels.size()))

@@ -15,7 +15,8 @@ std::string table_of(const Decision& decision);
 ///   choice  "choice", "probabilities" by label, "confidence"
 ///   score   "score", "legend", "probabilities" by level, "confidence"
 ///   noul    "noul", "confidence"
-/// each also with "answer_confidence" (the largest probability), "model", and "escalated" and "reason" when routed;
+/// each also with "answer_confidence" (the largest probability), "model", "temperature" and "temperature_from"
+/// ("checkpoint" or "rules"), and "escalated" and "reason" when routed;
 /// "usage" with "input_tokens", "output_tokens", "truncated" and "truncated_questions". Numbers are not rounded.
 std::string json_of(const Decision& decision);
 

@@ -5,10 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <map>
-#include <set>
 
 #include "loaders/names.h"
+#include "tools/run/command_line.h"
+#include "tools/run/decision_options.h"
 #include "tools/run/parse.h"
 
 namespace duet::run {
@@ -48,12 +48,6 @@ Examples:
   engine_run --config pair.toml --input tickets.jsonl --output answers.jsonl
   engine_run --model small=models/qwen2.5-0.5b --weights nf4 --raw "Once upon a time" --max-tokens 40
   engine_run --laya models/laya --kev models/kev --budget 6GiB --plan)";
-
-// One value each time it is named, so that a prompt behind it stays the prompt.
-CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<std::string>& values,
-                      const std::string& description) {
-  return app.add_option(name, values, description)->allow_extra_args(false);
-}
 
 void add_model_options(CLI::App& app, Texts& texts, RunOptions& options) {
   const std::string group = "Models";
@@ -141,7 +135,9 @@ void add_routing_options(CLI::App& app, Texts& texts) {
   app.add_flag("--route", texts.route, "Fast model first, deep one by the rules")->group(group);
   app.add_flag("--compare", texts.compare, "Every model's answer, side by side")->group(group);
   app.add_option("--only", texts.only, "One model")->type_name("NAME")->group(group);
-  app.add_option("--rules", texts.rules, "Rules of the router: a JSON file")->type_name("FILE")->group(group);
+  app.add_option("--rules", texts.rules, "Rules of the router, or of decisions: a JSON file")
+      ->type_name("FILE")
+      ->group(group);
 }
 
 void add_text_options(CLI::App& app, RunOptions& options) {
@@ -171,122 +167,6 @@ void add_evaluation_options(CLI::App& app, Texts& texts, RunOptions& options) {
   app.add_option("--expect", texts.expect, "Fields that must be right, as in team,urgency")
       ->type_name("FIELD,...")
       ->group(group);
-}
-
-// ---- engine_run decide ----
-
-struct DecideTexts {
-  std::vector<std::string> choices, scores, nouls, asks, thresholds;
-};
-
-CLI::App* add_decide(CLI::App& app, DecideTexts& texts, DecideOptions& options) {
-  CLI::App* decide = app.add_subcommand("decide", "Answer typed questions about a state with decision models");
-  decide->fallthrough();
-  const std::string state = "State", questions = "Questions", routing = "Which model answers";
-  decide->add_option("state,--state", options.state, "What the questions are about")->type_name("TEXT")->group(state);
-  decide->add_option("--state-file", options.state_file, "The same from a file; JSON when it is called .json")
-      ->type_name("FILE")
-      ->group(state);
-  decide->add_option("--states", options.states_file, "A state a line (-: standard input)")
-      ->type_name("FILE")
-      ->group(state);
-  decide->add_option("--questions", options.questions_file, "Questions by name, in the System One shape")
-      ->type_name("FILE")
-      ->group(questions);
-  add_list(*decide, "--choice", texts.choices, "Which one: labels, each with a description if need be")
-      ->type_name("NAME=LABEL[:TEXT],...")
-      ->group(questions);
-  add_list(*decide, "--score", texts.scores, "Which level, the lowest first")
-      ->type_name("NAME=LEVEL,...")
-      ->group(questions);
-  add_list(*decide, "--noul", texts.nouls, "Whether a statement is true")->type_name("NAME")->group(questions);
-  add_list(*decide, "--ask", texts.asks, "What the question before it asks")->type_name("TEXT")->group(questions);
-  decide->add_option("--measure", options.rules.measure, "Confidence that routing reads: largest, entropy, linear, ...")
-      ->type_name("NAME")
-      ->capture_default_str()
-      ->group(routing);
-  add_list(*decide, "--threshold", texts.thresholds, "Below it the deep model is asked (0.7)")
-      ->type_name("[KIND=]X")
-      ->group(routing);
-  return decide;
-}
-
-[[noreturn]] void refuse(std::string what, std::string_view fix);
-
-std::vector<std::string> split_at_commas(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-DecisionQuestion question_of_flag(QuestionKind kind, const std::string& text) {
-  if (kind == QuestionKind::noul) return {.name = text, .kind = kind};
-  const NamedValue named = split_named(text);
-  if (named.name.empty() || named.value.empty())
-    refuse(fmt::format("--{} is '{}'", name_of(kind), text), "Give NAME=ONE,ANOTHER");
-  DecisionQuestion question{.name = named.name, .kind = kind};
-  for (const std::string& part : split_at_commas(named.value)) {
-    const std::size_t colon = kind == QuestionKind::choice ? part.find(':') : std::string::npos;
-    if (kind == QuestionKind::score)
-      question.options.push_back({.description = part});
-    else if (colon == std::string::npos)
-      question.options.push_back({.label = part});
-    else
-      question.options.push_back({.label = part.substr(0, colon), .description = part.substr(colon + 1)});
-  }
-  return question;
-}
-
-/// Questions in the order of the command line; --ask belongs to the one before it.
-void read_question_flags(const CLI::App& decide, std::vector<DecisionQuestion>& questions) {
-  std::map<std::string, std::size_t> used;
-  for (const CLI::Option* option : decide.parse_order()) {
-    const std::string name = option->get_name();
-    if (name != "--choice" && name != "--score" && name != "--noul" && name != "--ask") continue;
-    const std::string& text = option->results().at(used[name]++);
-    if (name != "--ask") {
-      questions.push_back(question_of_flag(
-          name == "--choice" ? QuestionKind::choice : (name == "--score" ? QuestionKind::score : QuestionKind::noul),
-          text));
-    } else if (questions.empty() || !questions.back().instructions.empty()) {
-      refuse(fmt::format("--ask \"{}\" follows no question of its own", text),
-             "Put it behind --choice, --score or --noul");
-    } else {
-      questions.back().instructions = text;
-    }
-  }
-  for (const DecisionQuestion& question : questions)
-    if (question.instructions.empty())
-      refuse(fmt::format("The question '{}' asks nothing", question.name), "Put --ask \"...\" behind it");
-}
-
-void finish_decide(const CLI::App& decide, const DecideTexts& texts, RunOptions& options) {
-  DecideOptions& own = options.decide;
-  own.asked = true;
-  own.state_given = decide.count("--state") > 0;
-  read_question_flags(decide, own.questions);
-  for (const std::string& text : texts.thresholds) {
-    const NamedValue value = split_named(text);
-    const double threshold = parse_double("--threshold", value.value);
-    bool found = false;
-    for (const QuestionKind kind : {QuestionKind::choice, QuestionKind::score, QuestionKind::noul}) {
-      if (!value.name.empty() && value.name != name_of(kind)) continue;
-      own.rules.threshold.at(static_cast<std::size_t>(kind)) = threshold;
-      found = true;
-    }
-    if (!found) refuse(fmt::format("--threshold is '{}'", text), "Name choice, score or noul, or none");
-  }
-  const int sources = (own.state_given ? 1 : 0) + (own.state_file.empty() ? 0 : 1) + (own.states_file.empty() ? 0 : 1) +
-                      (options.input.empty() ? 0 : 1);
-  if (sources > 1) refuse("More than one of a state, --state-file, --states and --input was given", "Give one of them");
-  if (own.questions.empty() && own.questions_file.empty() && options.input.empty())
-    refuse("There are no questions", "Give --choice, --score, --noul or --questions");
-  if (!own.questions.empty() && !own.questions_file.empty())
-    refuse("--questions does not go with --choice, --score and --noul", "Give one of the two");
 }
 
 void add_answer_options(CLI::App& app, Texts& texts, RunOptions& options) {
@@ -508,7 +388,7 @@ void finish(const Texts& texts, RunOptions& options) {
   options.request.length_policy = parse_length_policy("--length-policy", texts.length_policy);
   for (const std::string& text : texts.logit_biases)
     options.request.sampling.logit_bias.push_back(parse_logit_bias("--logit-bias", text));
-  if (!texts.rules.empty()) options.rules = read_route_rules(texts.rules);
+  if (!texts.rules.empty() && !asks_decisions(options)) options.rules = read_route_rules(texts.rules);
   add_models(texts, options.engine.models);
   if (options.engine.models.empty())
     refuse("No model was given", "Give --laya and --kev, or --model NAME=DIR; --help says more");
@@ -520,14 +400,20 @@ void finish(const Texts& texts, RunOptions& options) {
   add_adapters(texts, options.engine.models);
   set_model_values(texts, options.engine.models);
   choose_mode(texts, options);
-  if (!options.decide.asked) check_sources(options);
+  if (!asks_decisions(options)) return check_sources(options);
+  if (options.mode == Mode::compare)
+    refuse("--compare does not go with typed questions", "Route them (--route) or ask one model (--only NAME)");
+  const bool wished = options.calibrate.accuracy || options.calibrate.escalate;
+  if (wished && options.mode == Mode::single && options.only_model == options.decide.rules.deep)
+    refuse(fmt::format("'{}' is the deep model, which no threshold leaves", options.only_model),
+           "Give the fast model too, or leave --accuracy and --escalate out");
 }
 
 }  // namespace
 
 bool read_options(int argc, char** argv, RunOptions& options, int& exit_code) {
   Texts texts;
-  DecideTexts decide_texts;
+  DecisionTexts decision_texts;
   CLI::App app("Runs decision models side by side: Laya answers first, Kev takes over what she is unsure of.",
                "engine_run");
   app.footer(kFooter);
@@ -544,7 +430,9 @@ bool read_options(int argc, char** argv, RunOptions& options, int& exit_code) {
   add_answer_options(app, texts, options);
   add_sampling_options(app, texts, options.request.sampling);
   add_engine_options(app, texts, options);
-  const CLI::App* decide = add_decide(app, decide_texts, options.decide);
+  app.require_subcommand(0, 1);
+  const CLI::App* decide = add_decide(app, decision_texts, options.decide);
+  const CLI::App* calibrate = add_calibrate(app, decision_texts, options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
@@ -560,7 +448,8 @@ bool read_options(int argc, char** argv, RunOptions& options, int& exit_code) {
   options.prompt_given = app.count("--prompt") > 0;
   options.max_tokens_given = app.count("--max-tokens") > 0;
   try {
-    if (decide->parsed()) finish_decide(*decide, decide_texts, options);
+    if (decide->parsed()) finish_decide(*decide, decision_texts, texts.rules, options);
+    if (calibrate->parsed()) finish_calibrate(*calibrate, decision_texts, texts.rules, options);
     finish(texts, options);
   } catch (const Error& error) {
     fmt::print(stderr, "engine_run: {}\n", error.what());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +28,21 @@ struct DecideOptions {
   DecisionRules rules;
 };
 
+/// engine_run calibrate. Its questions and the rules that it starts from are DecideOptions.
+struct CalibrateOptions {
+  bool asked = false;
+  std::string data;                ///< Labelled JSONL.
+  std::optional<double> accuracy;  ///< What the thresholds shall reach, in (0, 1].
+  std::optional<double> escalate;  ///< Or which share of the questions may go to the deep model, in [0, 1].
+  std::size_t least_cases = 30;    ///< Fewer labelled questions fit no temperature and choose no threshold.
+  std::string chart;               ///< SVG.
+  std::string output;              ///< Rules that decide reads.
+};
+
 struct RunOptions {
   Options engine;
   DecideOptions decide;
+  CalibrateOptions calibrate;
   Request request;  ///< Settings of every request; no text.
   bool max_tokens_given = false;
   RouteRules rules;
@@ -54,6 +68,9 @@ struct RunOptions {
   bool quiet = false;    ///< Answers and errors only.
   bool verbose = false;  ///< The load report too.
 };
+
+/// Whether typed questions are asked: `--rules` are those of decisions then.
+inline bool asks_decisions(const RunOptions& options) { return options.decide.asked || options.calibrate.asked; }
 
 /// Reads arguments and config file into `options`. False when the program shall end now with `exit_code`: help and
 /// version were printed, or the mistake is already on standard error.

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include "loaders/json_file.h"
 #include "loaders/names.h"
 #include "tools/run/ask.h"
+#include "tools/run/parse.h"
 
 namespace duet::run {
 namespace {
@@ -18,10 +20,11 @@ using loaders::JsonObject;
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 
 const std::vector<std::string>& known_keys() {
-  static const std::vector<std::string> kKeys = {"id",    "prompt",   "messages", "prompt_ids",         "system",
-                                                 "raw",   "model",    "adapter",  "max_tokens",         "temperature",
-                                                 "top_k", "top_p",    "min_p",    "repetition_penalty", "seed",
-                                                 "stop",  "logprobs", "priority", "deadline",           "max_length"};
+  static const std::vector<std::string> kKeys = {
+      "id",       "prompt",   "messages",           "prompt_ids",        "system",       "raw",
+      "model",    "adapter",  "max_tokens",         "ignore_end_tokens", "temperature",  "top_k",
+      "top_p",    "min_p",    "repetition_penalty", "logit_bias",        "seed",         "stop",
+      "logprobs", "priority", "deadline",           "max_length",        "length_policy"};
   return kKeys;
 }
 
@@ -73,6 +76,27 @@ void read_text(const JsonObject& object, const RunOptions& options, Request& req
   request = request_for(own, object.text("prompt"));
 }
 
+LengthPolicy read_length_policy(const JsonObject& object) {
+  try {
+    return parse_length_policy("length_policy", object.text("length_policy"));
+  } catch (const Error&) {
+    object.refuse("length_policy", "reject, truncate or segment");
+  }
+}
+
+/// {"1234": -5}, as in OpenAI's API.
+std::vector<LogitBias> read_biases(const JsonObject& biases) {
+  std::vector<LogitBias> read;
+  for (const std::string& id : biases.keys()) {
+    LogitBias bias;
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), bias.id);
+    if (error != std::errc() || end != id.data() + id.size()) biases.refuse(id, "a number under a token's id");
+    bias.bias = static_cast<float>(biases.number(id));
+    read.push_back(bias);
+  }
+  return read;
+}
+
 void read_settings(const JsonObject& object, Request& request) {
   const auto integer = [&](std::string_view key, int fallback, std::int64_t smallest) {
     return static_cast<int>(object.integer_or(key, fallback, smallest, kMaxInt));
@@ -81,6 +105,8 @@ void read_settings(const JsonObject& object, Request& request) {
   request.adapter = object.text_or("adapter", request.adapter);
   request.max_tokens = integer("max_tokens", request.max_tokens, 1);
   request.max_length_tokens = integer("max_length", request.max_length_tokens, 1);
+  if (object.has("length_policy")) request.length_policy = read_length_policy(object);
+  request.ignore_end_tokens = object.boolean_or("ignore_end_tokens", request.ignore_end_tokens);
   request.logprobs = integer("logprobs", request.logprobs, 0);
   request.priority = integer("priority", request.priority, -kMaxInt);
   request.deadline = object.number_or("deadline", request.deadline);
@@ -89,6 +115,7 @@ void read_settings(const JsonObject& object, Request& request) {
   sampling.top_p = object.number_or("top_p", sampling.top_p);
   sampling.min_p = object.number_or("min_p", sampling.min_p);
   sampling.repetition_penalty = object.number_or("repetition_penalty", sampling.repetition_penalty);
+  if (const auto biases = object.object("logit_bias")) sampling.logit_bias = read_biases(*biases);
   if (object.has("seed"))
     sampling.seed = static_cast<std::uint64_t>(object.integer("seed", 0, std::numeric_limits<std::int64_t>::max()));
   if (const Json* stop = object.find("stop"))
