@@ -56,8 +56,8 @@ duet_code handed_out(duet::Decision decision, duet_decision** out) {
 
 /// An empty one without a decision and past the end.
 const duet::DecisionAnswer& answer_at(const duet_decision* decision, std::size_t index) {
-  static const duet::DecisionAnswer none;
-  return index < duet_decision_answer_count(decision) ? decision->decision.answers[index] : none;
+  static const duet::DecisionAnswer kNone;
+  return index < duet_decision_answer_count(decision) ? decision->decision.answers[index] : kNone;
 }
 
 const char* text_at(const std::vector<std::string>& texts, std::size_t index) {

@@ -168,7 +168,7 @@ std::map<WeightType, Moved> measure(const std::string& family, const std::vector
                                          WeightType::fp4};
   std::map<WeightType, Moved> all;
   for (const std::string& checkpoint : checkpoints) {
-    const std::string path = golden_path(family + "/" + checkpoint);
+    const std::string path = golden_path(fmt::format("{}/{}", family, checkpoint));
     const ModelOptions model = family == "kev" ? kev_model(checkpoint) : ModelOptions{.name = "laya", .path = path};
     const Json golden = Json::parse(read_file(fs::path(path) / "golden.json"));
     const auto stored = answers_of(with(model, WeightType::as_stored), golden);
