@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <future>
 #include <new>
 #include <vector>
 
@@ -56,7 +57,9 @@ TEST(Allocations, ABatchOfSeveralModelsInTurnsMakesNone) {
   const Plan plan = fake_plan({.kv_tokens = 8192});
   FakeBackend backend(plan);
   StepAllocations seen;
-  backend.before_step = [&](int model, const StepSequence& sequence) {
+  std::promise<void> all_submitted;  // Submitting allocates, and is not what is counted.
+  backend.before_step = [&, submitted = all_submitted.get_future().share()](int model, const StepSequence& sequence) {
+    submitted.wait();
     if (model == kLaya && sequence.rules.history.size() > 0 && sequence.rules.history[0] == 7) seen.record(sequence);
   };
   Runtime runtime(backend, plan, fake_models(), {});
@@ -69,6 +72,7 @@ TEST(Allocations, ABatchOfSeveralModelsInTurnsMakesNone) {
     request.max_tokens = 1000;
     tickets.push_back(runtime.submit(request));
   }
+  all_submitted.set_value();
   for (const Ticket ticket : tickets) ASSERT_EQ(runtime.wait(ticket).tokens.size(), 1000U);
   EXPECT_GT(runtime.counters().switches, 100U);
   EXPECT_EQ(seen.at_token[900] - seen.at_token[100], 0U);
