@@ -15,18 +15,22 @@ namespace {
 constexpr double kWidth = 720, kHeight = 440;
 constexpr double kLeft = 76, kRight = 696, kTop = 84, kBottom = 372;
 
+// Plain rules, no variables: many readers of SVG know no more.
 constexpr std::string_view kStyle = R"(<style>
-  svg { --paper: #ffffff; --ink: #1f2328; --faint: #d0d7de; --choice: #0b5cad; --score: #b3470b; --noul: #1a7f37; }
-  @media (prefers-color-scheme: dark) {
-    svg { --paper: #0d1117; --ink: #e6edf3; --faint: #30363d; --choice: #6cb6ff; --score: #ffa057; --noul: #6bd68a; }
-  }
-  text { font: 13px system-ui, sans-serif; fill: var(--ink); }
+  text { font-size: 13px; font-family: system-ui, "DejaVu Sans", sans-serif; fill: #1f2328; }
   .title { font-size: 16px; font-weight: 600; }
-  .grid { stroke: var(--faint); } .axis { stroke: var(--ink); } .wish { stroke: var(--ink); stroke-dasharray: 2 5; }
+  .paper, .mark { fill: #ffffff; }
+  .grid { stroke: #d0d7de; } .axis { stroke: #1f2328; } .wish { stroke: #1f2328; stroke-dasharray: 2 5; }
   .line { fill: none; stroke-width: 2.25; stroke-linejoin: round; }
-  .choice { stroke: var(--choice); } .score { stroke: var(--score); stroke-dasharray: 9 4; }
-  .noul { stroke: var(--noul); stroke-dasharray: 3 3; }
-  .mark { fill: var(--paper); stroke-width: 2.5; stroke-dasharray: none; }
+  .score { stroke-dasharray: 9 4; } .noul { stroke-dasharray: 3 3; }
+  .choice { stroke: #0b5cad; } .score { stroke: #b3470b; } .noul { stroke: #1a7f37; }
+  .mark { stroke-width: 2.5; stroke-dasharray: none; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3; }
+    .paper, .mark { fill: #0d1117; }
+    .grid { stroke: #30363d; } .axis, .wish { stroke: #e6edf3; }
+    .choice { stroke: #6cb6ff; } .score { stroke: #ffa057; } .noul { stroke: #6bd68a; }
+  }
 </style>
 )";
 
@@ -150,9 +154,9 @@ std::string legend(const std::vector<Curve>& curves) {
   for (const Curve& curve : curves) {
     const std::string kind(name_of(curve.gate->kind));
     svg += stroke("line " + kind, x, 60, x + 34, 60);
-    std::string label = fmt::format("{} ({})", kind, curve.gate->accuracy.cases);
-    if (curve.gate->choice)
-      label += fmt::format(", threshold {:.3f}", curve.gate->points[curve.gate->choice->point].threshold);
+    const std::string label = curve.gate->choice ? fmt::format("{}, below {:.3f}", kind,
+                                                               curve.gate->points[curve.gate->choice->point].threshold)
+                                                 : fmt::format("{}, {} questions", kind, curve.gate->accuracy.cases);
     svg += text(x + 42, 64.5, "start", label);
     x += (kRight - kLeft) / 3;
   }
@@ -169,7 +173,7 @@ std::string chart_of(const CalibrationReport& report) {
                                         escaped(report.rules.fast), escaped(report.rules.measure));
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\">\n"
-      "<title>{2}</title>\n{3}<rect width=\"{0}\" height=\"{1}\" style=\"fill: var(--paper)\"/>\n",
+      "<title>{2}</title>\n{3}<rect class=\"paper\" width=\"{0}\" height=\"{1}\"/>\n",
       kWidth, kHeight, title, kStyle);
   svg += text(kLeft, 32, "start", title, " class=\"title\"");
   svg += axes(scale, report);
