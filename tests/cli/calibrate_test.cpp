@@ -22,7 +22,11 @@ using Arguments = std::vector<std::string>;
 
 std::string golden_path(const std::string& name) { return (golden_directory() / name).string(); }
 Arguments laya() { return {"--laya", golden_path("laya/windowed")}; }
-Arguments kev() { return {"--kev", golden_path("kev/qwen2/base"), "--kev-lora", golden_path("kev/qwen2/adapter")}; }
+/// As the reference held it: 8 bits, the default of a Kev, would move its logits.
+Arguments kev() {
+  return {"--kev",        golden_path("kev/qwen2/base"), "--kev-lora", golden_path("kev/qwen2/adapter"), "--weights",
+          "kev=as-stored"};
+}
 
 Ended run_with(const std::string& command, const Arguments& more) {
   return engine_run(Arguments{command, "--device", "host", "--threads", "1", "-q"} + more);
@@ -238,12 +242,12 @@ void spoil(const fs::path& folder) {
   write_file(folder / "model.safetensors", file);
 }
 
-TEST_F(Calibrate, AModelThatGivesNanIsNamedWithTheLine) {
+TEST_F(Calibrate, AModelThatHoldsNanIsNamedAndNothingIsWritten) {
   spoil(path("laya"));
   const Ended ended = calibrate({"--laya", path("laya"), "--least-cases", "1", "--data",
                                  data(kNoul + "{\"q\": true}}\n"), "--output", path("rules.json")});
   EXPECT_EQ(ended.code, 6) << ended.err;
-  EXPECT_NE(ended.err.find("line 1: "), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("scorer.3.bias"), std::string::npos) << ended.err;
   EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
   EXPECT_FALSE(fs::exists(path("rules.json")));
 }
